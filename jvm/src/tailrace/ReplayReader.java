@@ -1,0 +1,105 @@
+package tailrace;
+
+import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.spark.TaskContext;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
+import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeRead;
+
+/**
+ * Reads one partition of a trace through one row that is used again for every record. In real-time
+ * mode it parks until the next record is due.
+ */
+final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
+  private static final RecordStatus RECORD = RecordStatus.newStatusWithoutArrivalTime(true);
+  private static final RecordStatus NONE = RecordStatus.newStatusWithoutArrivalTime(false);
+
+  /** The kernel wakes a parked thread about this late, so the last bit is spun. */
+  private static final long SPIN_NS = 50_000;
+
+  /** A task may be killed without an interrupt of this thread, so it looks up this often. */
+  private static final long LOOK_UP_NS = 100_000_000;
+
+  private final ReplayPartition task;
+  private final Trace trace;
+  private final ReplayRow row;
+  private final TaskContext context = TaskContext.get();
+  private int next;
+
+  private ReplayReader(ReplayPartition task) {
+    this.task = task;
+    trace = Trace.open(task.trace());
+    if (trace.fingerprint() != task.fingerprint()) {
+      throw Trace.unfit(
+          task.trace(),
+          "is not the one that the stream was started with; restore it here, or restart the"
+              + " stream with a new checkpoint");
+    }
+    row = new ReplayRow(trace, task.startUs());
+    next = task.from();
+  }
+
+  @Override
+  public boolean next() {
+    if (next >= task.until()) {
+      return false;
+    }
+    row.moveTo(task.record(next));
+    next++;
+    return true;
+  }
+
+  @Override
+  public RecordStatus nextWithTimeout(Long timeoutMs) throws IOException {
+    long deadlineUs = Clock.nowUs() + timeoutMs * 1000;
+    long dueUs =
+        next < task.until() ? task.startUs() + trace.dueUs(task.record(next)) : Long.MAX_VALUE;
+    waitUntil(Math.min(dueUs, deadlineUs));
+    return dueUs <= deadlineUs && next() ? RECORD : NONE;
+  }
+
+  @Override
+  public InternalRow get() {
+    return row;
+  }
+
+  @Override
+  public PartitionOffset getOffset() {
+    return new ReplayPartition.End(task.startUs(), task.partition(), next);
+  }
+
+  @Override
+  public void close() {
+    // The mapping is shared and goes with its last user.
+  }
+
+  private void waitUntil(long timeUs) throws InterruptedIOException {
+    for (long leftNs = nanosUntil(timeUs); leftNs > 0; leftNs = nanosUntil(timeUs)) {
+      if (leftNs > SPIN_NS) {
+        LockSupport.parkNanos(Math.min(leftNs - SPIN_NS, LOOK_UP_NS));
+        if (Thread.currentThread().isInterrupted() || context != null && context.isInterrupted()) {
+          throw new InterruptedIOException("The replay was stopped while waiting for a record.");
+        }
+      } else {
+        Thread.onSpinWait();
+      }
+    }
+  }
+
+  private static long nanosUntil(long timeUs) {
+    return (timeUs - Clock.nowUs()) * 1000;
+  }
+
+  /** Makes the readers on the executors. */
+  record Factory() implements PartitionReaderFactory {
+    @Override
+    public PartitionReader<InternalRow> createReader(InputPartition partition) {
+      return new ReplayReader((ReplayPartition) partition);
+    }
+  }
+}

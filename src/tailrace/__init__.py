@@ -1,0 +1,1 @@
+"""Latency guarantees for Spark Structured Streaming pipelines."""

@@ -1,0 +1,37 @@
+"""Loads: tables of due times, keys and payloads, made from a seed and exactly repeatable.
+
+A rate profile says how many records a second are due, an arrival process how they come, a
+distribution which keys they carry. `generate` makes a `Trace` of them, which is saved to a file
+and replayed by the replay source at its due times.
+
+>>> trace = generate(Constant("2 k/s", "60 s"), arrivals="even", keys=Zipf(100, 1.0), seed=7)
+>>> len(trace)
+120000
+"""
+
+from tailrace.load.arrivals import Arrivals, Even, Pareto, Poisson
+from tailrace.load.generator import generate
+from tailrace.load.keys import Frequencies, Keys, Uniform, Zipf
+from tailrace.load.rates import Burst, Constant, RandomWalk, RateProfile, Sine, Staircase
+from tailrace.load.texts import Texts
+from tailrace.load.trace import Trace
+
+__all__ = [
+    "Arrivals",
+    "Burst",
+    "Constant",
+    "Even",
+    "Frequencies",
+    "Keys",
+    "Pareto",
+    "Poisson",
+    "RandomWalk",
+    "RateProfile",
+    "Sine",
+    "Staircase",
+    "Texts",
+    "Trace",
+    "Uniform",
+    "Zipf",
+    "generate",
+]

@@ -1,0 +1,309 @@
+"""How many records a second a load asks for, over time.
+
+A profile knows its rate, the integral of it (how many records are expected by a time) and the
+inverse of the integral (by when so many are expected). The inverse is what turns a steady stream
+of arrivals into one that follows the profile; see `tailrace.load.arrivals`.
+
+Wherever a profile takes a rate it takes a number of records per second or a text such as
+"2 k/s"; wherever it takes a time it takes a number of seconds or a text such as "60 s".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace import units
+from tailrace.errors import LoadError, UnitError
+
+Floats = NDArray[np.float64]
+Rate = str | float
+Time = str | float | timedelta
+
+
+class RateProfile(Protocol):
+    """A rate over the time from 0 to `duration_s`; every method takes and gives whole arrays."""
+
+    @property
+    def duration_s(self) -> float:
+        """How long the load lasts."""
+
+    def rate_at(self, t_s: Floats) -> Floats:
+        """Records per second at each time; zero before the start and after the end."""
+
+    def expected(self, t_s: Floats) -> Floats:
+        """Records expected from the start to each time: the integral of the rate."""
+
+    def time_of(self, records: Floats) -> Floats:
+        """The time by which so many records are expected: the inverse of `expected`."""
+
+
+class _Steps:
+    """A profile whose rate is constant in each of a few pieces, so all of it is exact."""
+
+    __slots__ = ()
+
+    def pieces(self) -> tuple[Floats, Floats]:
+        """The edges of the pieces in seconds, from 0 to the end, and the rate in each piece."""
+        raise NotImplementedError
+
+    def rate_at(self, t_s: Floats) -> Floats:
+        """Records per second at each time; zero before the start and after the end."""
+        edges_s, rates = self.pieces()
+        piece = np.searchsorted(edges_s[1:-1], t_s, side="right")
+        inside = (np.asarray(t_s) >= 0) & (np.asarray(t_s) <= edges_s[-1])
+        return np.where(inside, rates[piece], 0.0)
+
+    def expected(self, t_s: Floats) -> Floats:
+        """Records expected from the start to each time: the integral of the rate."""
+        edges_s, rates = self.pieces()
+        return np.interp(t_s, edges_s, _integral(edges_s, rates))
+
+    def time_of(self, records: Floats) -> Floats:
+        """The time by which so many records are expected: the inverse of `expected`."""
+        edges_s, rates = self.pieces()
+        return np.interp(records, _integral(edges_s, rates), edges_s)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Constant(_Steps):
+    """The same rate all the time."""
+
+    rate_per_s: float
+    duration_s: float
+
+    def __init__(self, rate_per_s: Rate, duration_s: Time) -> None:
+        """Make the profile; see the module for what a rate and a time may be."""
+        object.__setattr__(self, "rate_per_s", _rate(rate_per_s, "the rate"))
+        object.__setattr__(self, "duration_s", _seconds(duration_s, "the duration"))
+
+    def pieces(self) -> tuple[Floats, Floats]:
+        """One piece."""
+        return np.array([0.0, self.duration_s]), np.array([self.rate_per_s])
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Staircase(_Steps):
+    """Up from `low` to `high` in equal steps and down again (PrimeTest, Lohrmann 2016, 5.1.2).
+
+    With d = (high - low) / steps, the rates are: low (the warm-up), low + d, low + 2 d, ...,
+    high (the plateau), high - d, ..., low. Each lasts `step_s`, so there are 2 * steps + 1 of
+    them. The original is ``Staircase("10 k/s", "80 k/s", steps=7, step_s=60)``.
+    """
+
+    low: float
+    high: float
+    steps: int
+    step_s: float
+
+    def __init__(self, low: Rate, high: Rate, steps: int, step_s: Time) -> None:
+        """Make the profile; see the module for what a rate and a time may be."""
+        object.__setattr__(self, "low", _rate(low, "the low rate"))
+        object.__setattr__(self, "high", _rate(high, "the high rate"))
+        object.__setattr__(self, "steps", _whole(steps, "the number of steps"))
+        object.__setattr__(self, "step_s", _seconds(step_s, "the length of a step"))
+        if self.low >= self.high:
+            raise LoadError(
+                f"A staircase from {units.show_rate(self.low)} to {units.show_rate(self.high)} "
+                "does not go up: make the high rate larger than the low one."
+            )
+
+    @property
+    def duration_s(self) -> float:
+        """How long the load lasts: 2 * steps + 1 steps."""
+        return (2 * self.steps + 1) * self.step_s
+
+    def pieces(self) -> tuple[Floats, Floats]:
+        """One piece for each step."""
+        up = np.linspace(self.low, self.high, self.steps + 1)
+        edges_s = np.arange(2 * self.steps + 2, dtype=np.float64) * self.step_s
+        return edges_s, np.concatenate([up, up[-2::-1]])
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Burst(_Steps):
+    """A steady `base` rate with one stretch at the `peak` rate (TwitterSentiments' spike)."""
+
+    base: float
+    peak: float
+    at_s: float
+    length_s: float
+    duration_s: float
+
+    def __init__(
+        self, base: Rate, peak: Rate, at_s: Time, length_s: Time, duration_s: Time
+    ) -> None:
+        """Make the profile; see the module for what a rate and a time may be."""
+        object.__setattr__(self, "base", _rate(base, "the base rate"))
+        object.__setattr__(self, "peak", _rate(peak, "the peak rate"))
+        object.__setattr__(self, "at_s", _seconds(at_s, "the time of the burst", zero=True))
+        object.__setattr__(self, "length_s", _seconds(length_s, "the length of the burst"))
+        object.__setattr__(self, "duration_s", _seconds(duration_s, "the duration"))
+        if self.at_s + self.length_s > self.duration_s:
+            raise LoadError(
+                f"A burst from {self.at_s:g} s to {self.at_s + self.length_s:g} s does not fit "
+                f"into a load of {self.duration_s:g} s: make the load longer or the burst earlier."
+            )
+
+    def pieces(self) -> tuple[Floats, Floats]:
+        """Before, during and after the burst; a piece may be empty."""
+        edges_s = np.array([0.0, self.at_s, self.at_s + self.length_s, self.duration_s])
+        return edges_s, np.array([self.base, self.peak, self.base])
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RandomWalk(_Steps):
+    """A rate that wanders: every `every_s` it moves by up to `step`, up or down, at random.
+
+    The moves are uniform in [-step, step]. A move beyond `low` or `high` is reflected there. As
+    the moves are symmetric, reflecting each is the same as folding the free walk into the band,
+    which needs no loop.
+    """
+
+    start: float
+    step: float
+    every_s: float
+    low: float
+    high: float
+    duration_s: float
+    seed: int
+
+    def __init__(
+        self,
+        start: Rate,
+        step: Rate,
+        every_s: Time,
+        *,
+        low: Rate,
+        high: Rate,
+        duration_s: Time,
+        seed: int,
+    ) -> None:
+        """Make the profile; see the module for what a rate and a time may be."""
+        object.__setattr__(self, "start", _rate(start, "the start rate"))
+        object.__setattr__(self, "step", _rate(step, "the step of the walk"))
+        object.__setattr__(self, "every_s", _seconds(every_s, "the time between moves"))
+        object.__setattr__(self, "low", _rate(low, "the low rate"))
+        object.__setattr__(self, "high", _rate(high, "the high rate"))
+        object.__setattr__(self, "duration_s", _seconds(duration_s, "the duration"))
+        object.__setattr__(self, "seed", _whole(seed, "the seed", zero=True))
+        if not self.low < self.high or not self.low <= self.start <= self.high:
+            raise LoadError(
+                f"A walk cannot start at {units.show_rate(self.start)} between "
+                f"{units.show_rate(self.low)} and {units.show_rate(self.high)}: "
+                "make the low rate smaller than the high one, and start between them."
+            )
+
+    def pieces(self) -> tuple[Floats, Floats]:
+        """One piece for each move; the last may be shorter."""
+        count = max(1, math.ceil(self.duration_s / self.every_s))
+        moves = np.random.default_rng(self.seed).uniform(-self.step, self.step, count - 1)
+        free = np.concatenate([[self.start], moves]).cumsum()
+        band = self.high - self.low
+        offset = np.mod(free - self.low, 2 * band)
+        edges_s = np.minimum(np.arange(count + 1) * self.every_s, self.duration_s)
+        return edges_s, self.low + np.minimum(offset, 2 * band - offset)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Sine:
+    """Day and night: mean + amplitude * sin(2 pi t / period).
+
+    The amplitude stays below the mean, so the rate is always above zero.
+    """
+
+    mean: float
+    amplitude: float
+    period_s: float
+    duration_s: float
+
+    def __init__(self, mean: Rate, amplitude: Rate, period_s: Time, duration_s: Time) -> None:
+        """Make the profile; see the module for what a rate and a time may be."""
+        object.__setattr__(self, "mean", _rate(mean, "the mean rate"))
+        object.__setattr__(self, "amplitude", _rate(amplitude, "the amplitude"))
+        object.__setattr__(self, "period_s", _seconds(period_s, "the period"))
+        object.__setattr__(self, "duration_s", _seconds(duration_s, "the duration"))
+        if self.amplitude >= self.mean:
+            raise LoadError(
+                f"An amplitude of {units.show_rate(self.amplitude)} around a mean of "
+                f"{units.show_rate(self.mean)} takes the rate to zero: make it smaller."
+            )
+
+    def rate_at(self, t_s: Floats) -> Floats:
+        """Records per second at each time; zero before the start and after the end."""
+        t_s = np.asarray(t_s)
+        rate = self.mean + self.amplitude * np.sin(2 * np.pi / self.period_s * t_s)
+        return np.where((t_s >= 0) & (t_s <= self.duration_s), rate, 0.0)
+
+    def expected(self, t_s: Floats) -> Floats:
+        """Records expected from the start to each time: the integral of the rate.
+
+        It is mean t + amplitude (period / 2 pi) (1 - cos(2 pi t / period)), written with the
+        square of the sine of the half angle, which keeps its digits near zero.
+        """
+        t_s = np.clip(t_s, 0.0, self.duration_s)
+        half = np.sin(np.pi / self.period_s * t_s)
+        return self.mean * t_s + self.amplitude * self.period_s / np.pi * half * half
+
+    def time_of(self, records: Floats) -> Floats:
+        """The time by which so many records are expected: the inverse of `expected`.
+
+        There is no closed form. Whole periods are taken off first, for they hold mean * period
+        records each. A grid over one period gives a first guess, off by less than a ten-millionth
+        of the period unless the amplitude is close to the mean; a Newton step squares that.
+        """
+        records = np.clip(records, 0.0, self.expected(np.array([self.duration_s])))
+        whole = np.floor(records / (self.mean * self.period_s))
+        rest = records - whole * (self.mean * self.period_s)
+        angle = np.linspace(0.0, 2 * np.pi, 2**14 + 1)
+        per_radian = self.period_s / (2 * np.pi)
+        guess = np.interp(
+            rest, per_radian * (self.mean * angle + self.amplitude * (1 - np.cos(angle))), angle
+        )
+        sine, cosine = np.sin(guess), np.cos(guess)
+        error = self.mean * guess + self.amplitude * (1 - cosine) - rest / per_radian
+        guess -= error / (self.mean + self.amplitude * sine)
+        return np.clip((whole * (2 * np.pi) + guess) * per_radian, 0.0, self.duration_s)
+
+
+def _integral(edges_s: Floats, rates: Floats) -> Floats:
+    """Records expected by each edge."""
+    return np.concatenate([[0.0], np.cumsum(np.diff(edges_s) * rates)])
+
+
+def _rate(value: Rate, what: str) -> float:
+    """Read a rate above zero, in records per second."""
+    try:
+        rate = units.rate_per_s(value)
+    except UnitError as error:
+        raise LoadError(f"{what}: {error}") from None
+    if rate == 0:
+        raise LoadError(f'{what}: {value!r} must be above zero: write "850 /s" or "2 k/s".')
+    return rate
+
+
+def _seconds(value: Time, what: str, *, zero: bool = False) -> float:
+    """Read a time above zero (or zero too), in seconds; a number without a unit is seconds."""
+    try:
+        read = units.duration_ms(value)
+    except UnitError as error:
+        raise LoadError(f"{what}: {error}") from None
+    with_unit = isinstance(value, timedelta) or (
+        isinstance(value, str) and value.strip()[-1].isalpha()
+    )
+    seconds = read / 1e3 if with_unit else read
+    if seconds == 0 and not zero:
+        raise LoadError(f'{what}: {value!r} must be above zero: write seconds or "60 s".')
+    return seconds
+
+
+def _whole(value: int, what: str, *, zero: bool = False) -> int:
+    """Read a whole number above zero (or zero too)."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < (0 if zero else 1):
+        raise LoadError(f"{what}: {value!r} is not a whole number above zero.")
+    return value

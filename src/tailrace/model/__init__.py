@@ -1,0 +1,1 @@
+"""What would happen: models of batches and queues. Pure."""

@@ -1,0 +1,398 @@
+"""A simulated micro-batch backend: the same knobs, measurements and controller, no Spark.
+
+It replays a trace on a virtual clock. A batch is cut when the interval of the plan has passed and
+the batch before it is done, takes every record that is due by then, and runs through planning,
+tasks and sink. Every batch becomes a ``BatchMeasure``, so that whatever controls a real query
+controls this one, in seconds and always with the same outcome for the same generator.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from tailrace.errors import InputError
+from tailrace.goals import SOURCE
+from tailrace.profile.batch import BatchMeasure, StepMeasure
+from tailrace.profile.histogram import LogHistogram, bin_of
+from tailrace.profile.moments import Moments
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from tailrace.flow import Graph
+    from tailrace.load.trace import Trace
+    from tailrace.plan import Plan
+
+    Floats = NDArray[np.float64]
+    Indices = NDArray[np.int64]
+
+_KEYS_COUNTED = 20
+_GOLDEN = 2_654_435_769
+"""2**32 over the golden ratio: multiplied by it, neighbouring keys land far apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What a record costs in a step: gamma distributed with that mean and variation.
+
+    ``selectivity`` is how many records leave for each one that enters.
+    """
+
+    service_ms: float
+    cv: float = 0.0
+    selectivity: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse costs that no step can have."""
+        if not all(0 <= x < math.inf for x in (self.service_ms, self.cv, self.selectivity)):
+            raise InputError(
+                "The service time, variation and selectivity of a step cannot be negative or "
+                f"infinite as in {self}: give finite numbers from 0 up."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """The machine and the engine that are simulated.
+
+    Every batch pays ``planning_ms`` before its tasks and ``sink_ms`` after them. A task pays
+    ``per_chain_ms`` for every chain that it hands its records to, and ``per_record_ms`` in the
+    engine for every record. Records pass from process to process ``arrow_records`` at a time.
+    ``noise`` is the coefficient of variation of the whole batch, lognormal. ``cold`` holds the
+    factors by which the engine, though not the steps, is slower in the first batches. A change of
+    chains restarts the query, which takes ``restart_ms``; a query that runs back to back looks for
+    records every ``poll_ms``.
+    """
+
+    planning_ms: float
+    sink_ms: float
+    steps: Mapping[str, StepCost]
+    per_record_ms: float = 0.0
+    per_chain_ms: float = 0.0
+    slots: int = 2
+    source_partitions: int = 1
+    arrow_records: int = 100
+    noise: float = 0.0
+    cold: tuple[float, ...] = ()
+    restart_ms: float = 0.0
+    poll_ms: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuse a machine that cannot run."""
+        if min(self.slots, self.source_partitions, self.arrow_records) < 1 or self.poll_ms <= 0:
+            raise InputError(
+                "A plant needs slots, source partitions and records per Arrow batch of at least 1 "
+                "and a poll above 0 ms."
+            )
+        costs = (self.planning_ms, self.sink_ms, self.per_record_ms, self.per_chain_ms)
+        if not all(0 <= x < math.inf for x in (*costs, self.noise, self.restart_ms, *self.cold)):
+            raise InputError("The costs of a plant must be finite numbers from 0 up.")
+
+    @property
+    def fixed_ms(self) -> float:
+        """What a batch costs apart from its tasks."""
+        return self.planning_ms + self.sink_ms
+
+
+class Driver(Protocol):
+    """What decides under which plan the next batch runs."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan to start with."""
+
+    def on_batch(self, batch: BatchMeasure, /) -> Plan:
+        """Take in a finished batch; the plan for the next one."""
+
+
+def simulate(
+    graph: Graph,
+    plant: Plant,
+    trace: Trace,
+    driver: Driver,
+    rng: np.random.Generator,
+    *,
+    until_us: int | None = None,
+) -> list[BatchMeasure]:
+    """Run a trace through a plant under a driver, from time 0 until every record is through.
+
+    A batch is cut at ``max(previous cut + interval, previous end)``. Where no record is due by
+    then, nothing is cut and the query looks again an interval later, as Spark does. With
+    ``until_us`` nothing is cut after that time. Returns every batch.
+    """
+    missing = [name for name in graph.names if name not in plant.steps]
+    if missing:
+        raise InputError(f"The plant has no cost for step '{missing[0]}': add it to its steps.")
+    batches: list[BatchMeasure] = []
+    plan, first, cut_us = driver.plan, 0, 0
+    while first < len(trace):
+        cut_us = _first_cut_us(cut_us, int(trace.due_us[first]), plan.interval_ms, plant.poll_ms)
+        if until_us is not None and cut_us > until_us:
+            break
+        end = int(np.searchsorted(trace.due_us, cut_us, side="right"))
+        engine = _cold(plant, plant.cold[len(batches)]) if len(batches) < len(plant.cold) else plant
+        run = _Batch(graph, engine, trace, plan, np.arange(first, end), rng)
+        batch = run.measure(len(batches), cut_us)
+        batches.append(batch)
+        before, plan, first = plan, driver.on_batch(batch), end
+        restart_ms = plant.restart_ms if plan.chains != before.chains else 0.0
+        free_us = batch.ended_us + round(restart_ms * 1e3)
+        cut_us = max(cut_us + round(plan.interval_ms * 1e3), free_us)
+    return batches
+
+
+def _cold(plant: Plant, factor: float) -> Plant:
+    """The plant with an engine that many times slower."""
+    return replace(
+        plant,
+        planning_ms=plant.planning_ms * factor,
+        sink_ms=plant.sink_ms * factor,
+        per_chain_ms=plant.per_chain_ms * factor,
+        per_record_ms=plant.per_record_ms * factor,
+    )
+
+
+def _first_cut_us(cut_us: int, due_us: int, interval_ms: float, poll_ms: float) -> int:
+    """The first moment at or after ``cut_us`` at which the query looks and finds the record."""
+    step_us = max(1, round(max(interval_ms, poll_ms) * 1e3))
+    return cut_us + max(0, math.ceil((due_us - cut_us) / step_us)) * step_us
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Chains that records pass without changing partition: one task for each partition."""
+
+    chains: tuple[tuple[str, ...], ...]
+    partitions: int
+    keyed: bool
+
+
+def _stages(graph: Graph, plan: Plan, plant: Plant) -> list[_Stage]:
+    """The stages of a plan in the order in which records meet them.
+
+    A chain opens a stage of its own where records change partition: it is keyed, has partitions
+    of its own, or is not the only reader of a single input.
+    """
+    order = {name: number for number, name in enumerate(graph.names)}
+    if sorted(name for chain in plan.chains for name in chain) != sorted(order):
+        raise InputError(
+            f"The chains {plan.chains} do not hold every step of the flow exactly once: "
+            "start from first_plan."
+        )
+    stages: list[_Stage] = []
+    for chain in sorted(plan.chains, key=lambda chain: order[chain[0]]):
+        keyed = bool(graph.keyed_by(chain[0]))
+        inputs = graph.streams_to(chain[0])
+        moves = keyed or chain[0] in plan.partitions or len(inputs) != 1
+        origin = inputs[0].origin
+        at = next((i for i, stage in enumerate(stages) if stage.chains[-1][-1] == origin), None)
+        if at is None or moves or len(graph.streams_from(origin)) != 1:
+            follow = plant.slots if keyed else plant.source_partitions
+            stages.append(_Stage((chain,), plan.partitions.get(chain[0], follow), keyed))
+        else:
+            before = stages[at]
+            stages[at] = _Stage((*before.chains, chain), before.partitions, before.keyed)
+    return stages
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One batch on its way through the plant. Times in ms since its tasks were submitted."""
+
+    graph: Graph
+    plant: Plant
+    trace: Trace
+    plan: Plan
+    records: Indices
+    rng: np.random.Generator
+    left: dict[str, Indices] = field(default_factory=dict)
+    steps: dict[str, StepMeasure] = field(default_factory=dict)
+    read_ms: list[tuple[float, int]] = field(default_factory=list)
+
+    def measure(self, batch_id: int, cut_us: int) -> BatchMeasure:
+        """Run the stages one after another, each when the one before it is done."""
+        plant, slow = self.plant, self._slowness()
+        self.left[SOURCE] = self.records
+        clock_ms = 0.0
+        for stage in _stages(self.graph, self.plan, plant):
+            clock_ms = self._run(stage, clock_ms, slow)
+        planning_ms, sink_ms = plant.planning_ms * slow, plant.sink_ms * slow
+        handed_us = cut_us + round(planning_ms / 2 * 1e3)
+        read = sum(count for _, count in self.read_ms)
+        started_ms = sum(at * count for at, count in self.read_ms) / read if read else 0.0
+        submitted_us = cut_us + round(planning_ms * 1e3)
+        computed_us = submitted_us + round(clock_ms * 1e3)
+        ages_ms = (handed_us - self.trace.due_us[self.records]) / 1e3
+        return BatchMeasure(
+            batch_id=batch_id,
+            records=len(self.records),
+            planned_us=cut_us,
+            handed_us=handed_us,
+            submitted_us=submitted_us,
+            started_us=submitted_us + round(started_ms * 1e3),
+            computed_us=computed_us,
+            ended_us=computed_us + round(sink_ms * 1e3),
+            ages_ms=LogHistogram.of(ages_ms),
+            age_ms=Moments.of(ages_ms),
+            steps=self.steps,
+            plan=self.plan,
+            slots=plant.slots,
+        )
+
+    def _slowness(self) -> float:
+        """How much slower than usual this batch is, with mean 1."""
+        if not self.plant.noise:
+            return 1.0
+        sigma = math.sqrt(math.log1p(self.plant.noise**2))
+        return float(self.rng.lognormal(-(sigma**2) / 2, sigma))
+
+    def _run(self, stage: _Stage, start_ms: float, slow: float) -> float:
+        """Run a stage from ``start_ms``; when it is done."""
+        inputs = self.graph.streams_to(stage.chains[0][0])
+        records = np.concatenate([self.left[stream.origin] for stream in inputs])
+        partition = self._partition(records, stage)
+        counts = np.bincount(partition, minlength=stage.partitions)
+        passed = {}
+        for name in (name for chain in stage.chains for name in chain):
+            work = self._serve(name, records, partition, stage.partitions)
+            passed[name] = work
+            records, partition = work.records_out, work.partition_out
+            self.left[name] = records
+        times = _StageTimes.of(stage, self.plant, counts, passed)
+        starts_ms, end_ms = _schedule(times.task_ms, self.plant.slots)
+        if inputs[0].origin == SOURCE:
+            mean_ms = float(starts_ms @ counts) / max(1, int(counts.sum()))
+            self.read_ms.append((start_ms + mean_ms * slow, int(counts.sum())))
+        handed_ms = start_ms + self.plant.planning_ms * slow / 2
+        for name, work in passed.items():
+            keys = self._frequent(work.records_in) if stage.keyed else {}
+            entered_ms = handed_ms + slow * (starts_ms + times.entered_ms[name])
+            self.steps[name] = work.measure(entered_ms, slow * times.stay_ms[name], slow, keys)
+        return start_ms + end_ms * slow
+
+    def _partition(self, records: Indices, stage: _Stage) -> Indices:
+        """Where records go: by the hash of their key, or in turn."""
+        if not stage.keyed:
+            return records % stage.partitions
+        hashed = (self.trace.key[records].astype(np.int64) * _GOLDEN & 0xFFFFFFFF) >> 16
+        return hashed % stage.partitions
+
+    def _serve(self, name: str, records: Indices, partition: Indices, partitions: int) -> _Work:
+        """The work of a step on the records of each partition, and what leaves it."""
+        cost, rng = self.plant.steps[name], self.rng
+        counts = np.bincount(partition, minlength=partitions)
+        busy_ms: Floats = counts.astype(np.float64) * cost.service_ms
+        service_ms = Moments(float(len(records)), cost.service_ms, 0.0)
+        if cost.cv and cost.service_ms:
+            scale = cost.cv**2
+            times_ms = rng.gamma(1 / scale, scale * cost.service_ms, len(records))
+            busy_ms = np.bincount(partition, times_ms, partitions).astype(np.float64)
+            service_ms = Moments.of(times_ms)
+        out, partition_out = records, partition
+        if cost.selectivity != 1:
+            copies = np.floor(cost.selectivity + rng.random(len(records))).astype(np.int64)
+            out, partition_out = np.repeat(records, copies), np.repeat(partition, copies)
+        return _Work(records, out, partition_out, counts, busy_ms, service_ms)
+
+    def _frequent(self, records: Indices) -> dict[str, int]:
+        """The most frequent keys of some records."""
+        keys, counts = np.unique(self.trace.key[records], return_counts=True)
+        most = np.argsort(-counts, kind="stable")[:_KEYS_COUNTED]
+        return {self.trace.key_names[keys[i]]: int(counts[i]) for i in most}
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a step has to do in one batch, by partition."""
+
+    records_in: Indices
+    records_out: Indices
+    partition_out: Indices
+    counts: Indices
+    busy_ms: Floats
+    service_ms: Moments
+
+    def measure(
+        self, entered_ms: Floats, stay_ms: Floats, slow: float, keys: dict[str, int]
+    ) -> StepMeasure:
+        """The measure of the step, from when records enter it and how long they stay."""
+        records = len(self.records_in)
+        if not records:
+            return StepMeasure()
+        service = self.service_ms
+        seen = np.flatnonzero(self.counts)
+        bins, where = np.unique(bin_of(stay_ms[seen]), return_inverse=True)
+        in_bins = np.bincount(where, self.counts[seen]).astype(np.int64)
+        return StepMeasure(
+            records_in=records,
+            records_out=len(self.records_out),
+            service_ms=Moments(service.count, service.mean * slow, service.m2 * slow**2),
+            residence_ms=LogHistogram(bins, in_bins),
+            busy_ms={int(p): float(self.busy_ms[p]) * slow for p in seen},
+            entered_ms=float(entered_ms @ self.counts) / records,
+            left_ms=float((entered_ms + stay_ms) @ self.counts) / records,
+            keys=keys,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _StageTimes:
+    """How long the task of each partition takes, and when records enter each step in it."""
+
+    task_ms: Floats
+    entered_ms: dict[str, Floats]
+    stay_ms: dict[str, Floats]
+
+    @classmethod
+    def of(
+        cls, stage: _Stage, plant: Plant, counts: Indices, passed: Mapping[str, _Work]
+    ) -> _StageTimes:
+        """The times of a stage on an idle machine.
+
+        The chains of a task are processes in a row, through which its b Arrow batches move as
+        through a flow shop. If a batch takes ``w_k`` in chain k, the i-th enters chain k at
+        ``w_1 + ... + w_(k-1) + i*max(w_1..w_k)``, and all are through after
+        ``sum(w) + (b - 1)*max(w)``: the slowest chain sets the pace. Where a task has less than a
+        core for each of its chains, all of it is stretched to ``b*sum(w)/cores``.
+        """
+        batches = np.maximum(1, np.ceil(counts / plant.arrow_records))
+        chain_ms = np.array(
+            [sum(passed[name].busy_ms for name in chain) / batches for chain in stage.chains]
+        )
+        whole_ms = chain_ms.sum(axis=0)
+        through_ms = whole_ms + (batches - 1) * chain_ms.max(axis=0)
+        cores = plant.slots / min(stage.partitions, plant.slots)
+        least_ms = batches * whole_ms / cores
+        stretch = np.maximum(1.0, least_ms / np.maximum(through_ms, 1e-12))
+        ahead_ms = counts * plant.per_record_ms
+        pace_ms = np.maximum.accumulate(chain_ms, axis=0)
+        entered_ms, stay_ms = {}, {}
+        before_ms = np.zeros(stage.partitions)
+        for number, chain in enumerate(stage.chains):
+            handed_ms = ahead_ms + (number + 1) * plant.per_chain_ms
+            turn_ms = (batches - 1) / 2 * pace_ms[number]
+            for name in chain:
+                entered_ms[name] = handed_ms + stretch * (before_ms + turn_ms)
+                stay_ms[name] = stretch * passed[name].busy_ms / batches
+                before_ms = before_ms + passed[name].busy_ms / batches
+        task_ms = ahead_ms + len(stage.chains) * plant.per_chain_ms + stretch * through_ms
+        return cls(task_ms, entered_ms, stay_ms)
+
+
+def _schedule(task_ms: Floats, slots: int) -> tuple[Floats, float]:
+    """When each task starts, taken in order by the slot that is free first, and the last end."""
+    if len(task_ms) <= slots:
+        return np.zeros(len(task_ms)), float(task_ms.max())
+    free = [0.0] * slots
+    starts_ms = np.zeros(len(task_ms))
+    for number, duration_ms in enumerate(task_ms):
+        starts_ms[number] = heapq.heappop(free)
+        heapq.heappush(free, starts_ms[number] + float(duration_ms))
+    return starts_ms, max(free)

@@ -1,0 +1,1 @@
+"""What to do: functions from an observation to a decision. Pure."""

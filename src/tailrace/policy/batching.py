@@ -1,0 +1,332 @@
+"""Adaptive output batching: batch for as long as the latency constraints afford.
+
+Two things stand here. :func:`adjust_lifetimes` is the mechanism as it was published, for channels
+that each hold an output batch with a lifetime (Lohrmann 2016, section 4.5.3). :func:`decide` is
+the same idea where Spark batches: the batch interval is the output batch lifetime of the stream
+that leaves the source. There the model of a batch is known, so the interval is computed rather
+than approached.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tailrace.errors import ConstraintError
+from tailrace.policy.decision import Alternative, Decision
+from tailrace.units import show_duration, show_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tailrace.model.microbatch import BatchModel
+    from tailrace.policy.decision import Observation, Reading
+
+POLICY = "batching"
+
+_LEAST_MARGIN = 0.08
+_MOST_MARGIN = 0.20
+_WORTH_RAISING = 1.08
+_LEAST_RATIO = 0.8
+_MOST_RATIO = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Subtask:
+    """One parallel instance of a task, with its mean latency in the last interval."""
+
+    name: str
+    task: str
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One connection of a stream between two subtasks, and the output batch on it.
+
+    ``lifetime_ms`` is how long a batch may stay open; 0 ships every item at once.
+    ``batch_latency_ms`` is the mean time that items spent in an open batch, None when none came.
+    A chained channel is a function call and holds no batch.
+    """
+
+    stream: str
+    origin: str
+    target: str
+    lifetime_ms: float = 0.0
+    batch_latency_ms: float | None = None
+    chained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBound:
+    """A bound on the mean latency over tasks and streams, named in order."""
+
+    elements: tuple[str, ...]
+    bound_ms: float
+
+
+def output_batch_targets(
+    sequence: SequenceBound,
+    channels: Sequence[Channel],
+    subtasks: Sequence[Subtask],
+    weight: float = 0.8,
+) -> tuple[float | None, ...]:
+    """How long items should spend in the output batch of each channel, on average.
+
+    ``max(0, w*(bound - dsl - usl)/streams)``, where dsl and usl are the worst sums of subtask
+    latencies after and before the channel (Lohrmann 2016, algorithms 1 to 3). ``weight`` is the
+    share of the budget spent on batching; the rest is left to queues. None for a channel that is
+    chained or not on the sequence.
+
+    Where the published algorithms leave a sum undefined, as for a sequence that begins or ends
+    with a stream, it is 0; subtasks outside the sequence do not count; a chained stream takes no
+    share of the budget.
+    """
+    known = {channel.stream for channel in channels} | {subtask.task for subtask in subtasks}
+    for element in sequence.elements:
+        if element not in known:
+            raise ConstraintError(
+                f"There is no task or stream '{element}' to bound: name elements of the graph."
+            )
+    latencies = {s.name: s.latency_ms for s in subtasks if s.task in sequence.elements}
+    streams = [
+        found for name in sequence.elements if (found := [c for c in channels if c.stream == name])
+    ]
+    after = _worst_beyond(reversed(streams), latencies, downstream=True)
+    before = _worst_beyond(streams, latencies, downstream=False)
+    sharing = sum(1 for stream in streams if not all(c.chained for c in stream))
+    return tuple(
+        None
+        if channel.chained or channel not in after
+        else max(0.0, weight * (sequence.bound_ms - after[channel] - before[channel]) / sharing)
+        for channel in channels
+    )
+
+
+def _worst_beyond(
+    streams: Iterable[Sequence[Channel]], latencies: Mapping[str, float], *, downstream: bool
+) -> dict[Channel, float]:
+    """The worst sum of subtask latencies beyond each channel, from the far end inwards."""
+    sums: dict[Channel, float] = {}
+    reached: defaultdict[str, float] = defaultdict(float)
+    for stream in streams:
+        for channel in stream:
+            near, far = channel.origin, channel.target
+            if not downstream:
+                near, far = far, near
+            sums[channel] = reached[far] + latencies.get(far, 0.0)
+            reached[near] = max(reached[near], sums[channel])
+    return sums
+
+
+def adjust_lifetimes(
+    sequences: Sequence[SequenceBound],
+    channels: Sequence[Channel],
+    subtasks: Sequence[Subtask],
+    weight: float = 0.8,
+) -> tuple[Channel, ...]:
+    """The channels with the lifetimes for the next interval (Lohrmann 2016, algorithm 3).
+
+    ``lifetime = max(0, min(2*target, lifetime + target - measured))``. The mean delay in a batch
+    of lifetime T lies between T/2 (dense traffic) and T (one item a batch), so twice the target
+    is never too short, and stops the lifetime from running away where batches fill before they
+    expire. Where several sequences share a channel, the lowest lifetime wins.
+    """
+    wanted: defaultdict[Channel, list[float]] = defaultdict(list)
+    for sequence in sequences:
+        targets = output_batch_targets(sequence, channels, subtasks, weight)
+        for channel, target_ms in zip(channels, targets, strict=True):
+            if target_ms is not None and channel.batch_latency_ms is not None:
+                moved_ms = channel.lifetime_ms + target_ms - channel.batch_latency_ms
+                wanted[channel].append(max(0.0, min(2 * target_ms, moved_ms)))
+    return tuple(replace(c, lifetime_ms=min(wanted[c])) if c in wanted else c for c in channels)
+
+
+def predicted_ms(observation: Observation, reading: Reading, interval_ms: float) -> float:
+    """What a constraint from the source would measure under an interval, at the present rate.
+
+    ``fixed + e*(wait(C) + D(lambda*C))``, with the fitting factor e of Lohrmann 2016, eq. 4.5.
+    """
+    goal = reading.constraint
+    raw_ms = observation.model.latency_ms(
+        interval_ms, observation.rate_per_s, goal.every_ms, goal.quantile
+    )
+    return reading.fixed_ms + trusted_ratio(observation) * raw_ms
+
+
+def trusted_ratio(observation: Observation) -> float:
+    """The part of the fitting factor that is worth acting on.
+
+    The model answers for the worst window, and a window that lies better measures up to a fifth
+    less. So factors from 0.8 to 1 count as 1, and lower ones only by what is below: following
+    them would chase the place of the window. Above 2 it is a burst, which must not explode.
+    """
+    ratio = observation.latency_ratio
+    if ratio >= 1:
+        return min(ratio, _MOST_RATIO)
+    return min(1.0, max(ratio, _LEAST_RATIO**2) / _LEAST_RATIO)
+
+
+def saving(
+    model: BatchModel, rate_per_s: float, interval_ms: float, elapsed_ms: float
+) -> tuple[float, float]:
+    """The batches that an interval avoids against back to back, and the fixed cost they spare.
+
+    ``elapsed*(1/C(0) - 1/C(T))`` batches of ``a`` ms each. Nothing where batches cost nothing
+    themselves, or grow without end.
+    """
+    shortest_ms = model.cycle_ms(0.0, rate_per_s)
+    if shortest_ms == 0 or math.isinf(shortest_ms):
+        return 0.0, 0.0
+    avoided = elapsed_ms * (1 / shortest_ms - 1 / model.cycle_ms(interval_ms, rate_per_s))
+    return avoided, avoided * model.fixed_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """What one constraint asks of the interval: nothing above ``longest_ms``, None if hopeless."""
+
+    reading: Reading
+    ceiling_ms: float
+    longest_ms: float | None
+
+    @property
+    def wanted_ms(self) -> float:
+        return self.longest_ms or 0.0
+
+    @property
+    def violated(self) -> bool:
+        value_ms = self.reading.value_ms
+        return value_ms is not None and value_ms > self.reading.constraint.bound_ms
+
+
+def decide(observation: Observation) -> Decision:
+    """Set the longest batch interval that every constraint from the source affords.
+
+    Each constraint aims below its bound by a margin for noise, 8 to 20 %; the tightest wins.
+    Down, the interval goes at once, when the prediction eats half of the margin. Up, it goes when
+    the gain is above 8 %, no bound is being missed, and only so far that the bound would hold
+    even if the whole latency grew in proportion, which a wrong split of the batch cost into fixed
+    and per-record parts cannot exceed. Between the two it rests, so that it cannot oscillate.
+    """
+    demands = [_demand(observation, r) for r in observation.readings if r.constraint.from_source]
+    if not demands:
+        reason = "No constraint starts at the source, so batches run back to back."
+        return Decision(POLICY, replace(observation.plan, interval_ms=0.0), reason)
+    demands.sort(key=lambda d: (d.wanted_ms, -_strain(observation, d)))
+    if observation.rate_per_s <= 0:
+        reason = "No records came, so the batch interval stays as it is."
+        return Decision(POLICY, observation.plan, reason)
+    interval_ms = _next_interval_ms(observation, demands)
+    return Decision(
+        POLICY,
+        replace(observation.plan, interval_ms=interval_ms),
+        _reason(observation, demands[0], interval_ms),
+        predicted_ms(observation, demands[0].reading, interval_ms),
+        tuple(_alternatives(observation, demands, interval_ms)),
+        demands[0].reading.constraint,
+    )
+
+
+def _strain(observation: Observation, demand: _Demand) -> float:
+    """The predicted value over the bound, back to back: which of two hopeless bounds is worse."""
+    bound_ms = demand.reading.constraint.bound_ms
+    return predicted_ms(observation, demand.reading, 0.0) / bound_ms
+
+
+def _demand(observation: Observation, reading: Reading) -> _Demand:
+    """The longest interval under the target of one constraint, with the guard rails applied.
+
+    Never above twice the batching budget, as in Lohrmann 2016, algorithm 3:
+    ``T <= 2*(target - D)``, or ``T <= (target - a)/(1/2 + rho)``. Never above ``every``, so that
+    each span of the constraint sees a batch.
+    """
+    goal, model, rate = reading.constraint, observation.model, observation.rate_per_s
+    margin = _margin(observation, reading)
+    target_ms = goal.bound_ms * (1 - margin) - reading.fixed_ms
+    target_ms /= trusted_ratio(observation)
+    longest_ms = model.longest_interval_ms(target_ms, rate, goal.every_ms, goal.quantile)
+    if longest_ms is not None:
+        budget_ms = (target_ms - model.fixed_ms) / (0.5 + model.utilisation(rate))
+        longest_ms = max(0.0, min(longest_ms, budget_ms, goal.every_ms))
+    return _Demand(reading, goal.bound_ms * (1 - margin / 2), longest_ms)
+
+
+def _margin(observation: Observation, reading: Reading) -> float:
+    """The share of the bound kept free for noise: two deviations of the statistic.
+
+    A mean averages over the batches of a span, at least ``every/(2*bound)`` of them, since an
+    interval is never longer than twice the bound; a quantile is made by one unlucky batch.
+    """
+    goal = reading.constraint
+    batches = 1.0 if goal.quantile is not None else goal.every_ms / (2 * goal.bound_ms)
+    margin = 2 * observation.noise / math.sqrt(max(1.0, batches))
+    return min(max(margin, _LEAST_MARGIN), _MOST_MARGIN)
+
+
+def _next_interval_ms(observation: Observation, demands: Sequence[_Demand]) -> float:
+    now_ms, wanted_ms = observation.plan.interval_ms, demands[0].wanted_ms
+    predictions = [(d, predicted_ms(observation, d.reading, now_ms)) for d in demands]
+    beyond_span = now_ms > min(d.reading.constraint.every_ms for d in demands)
+    if beyond_span or any(value_ms > demand.ceiling_ms for demand, value_ms in predictions):
+        return _tenth(wanted_ms)
+    cycle_ms = observation.model.cycle_ms(now_ms, observation.rate_per_s)
+    too_little = wanted_ms <= _WORTH_RAISING * cycle_ms
+    if too_little or cycle_ms == 0 or any(demand.violated for demand in demands):
+        return now_ms
+    headroom = min(d.reading.constraint.bound_ms / value_ms for d, value_ms in predictions)
+    return _tenth(min(wanted_ms, cycle_ms * headroom))
+
+
+def _tenth(interval_ms: float) -> float:
+    """Round down to 0.1 ms, which is as exact as an interval can be."""
+    return math.floor(interval_ms * 10) / 10
+
+
+def _reason(observation: Observation, tightest: _Demand, interval_ms: float) -> str:
+    model, rate, goal = observation.model, observation.rate_per_s, tightest.reading.constraint
+    value_ms = predicted_ms(observation, tightest.reading, interval_ms)
+    cost = (
+        f"At {show_rate(rate)} a batch costs {show_duration(model.fixed_ms)} + "
+        f"{show_duration(model.per_record_ms)} a record; "
+    )
+    bound, value = show_duration(goal.bound_ms), show_duration(value_ms)
+    if math.isinf(value_ms):
+        busy = f"{model.utilisation(rate):.0%}"
+        return f"{cost}that is {busy} of the time, so batches grow even back to back."
+    if value_ms > goal.bound_ms:
+        return f"{cost}even back to back the {goal.statistic} is {value}, above {bound}."
+    if interval_ms <= model.cycle_ms(0.0, rate):
+        return f"{cost}back to back the {goal.statistic} is {value} of {bound}."
+    between = f"{show_duration(interval_ms)} between batches"
+    held = interval_ms == observation.plan.interval_ms
+    if held and tightest.violated and tightest.reading.value_ms is not None:
+        measured = show_duration(tightest.reading.value_ms)
+        return f"{cost}{between} stay, as the {goal.statistic} was {measured}, above {bound}."
+    keep = "still keep" if held else "keep"
+    return f"{cost}{between} {keep} the {goal.statistic} at {value} of {bound}."
+
+
+def _alternatives(
+    observation: Observation, demands: Sequence[_Demand], interval_ms: float
+) -> Iterable[Alternative]:
+    model, rate = observation.model, observation.rate_per_s
+    tightest, now_ms = demands[0].reading, observation.plan.interval_ms
+    shortest_ms = model.cycle_ms(0.0, rate)
+    if interval_ms > shortest_ms > 0:
+        per_s, instead = 1_000 / shortest_ms, 1_000 / model.cycle_ms(interval_ms, rate)
+        floor_ms = predicted_ms(observation, tightest, 0.0)
+        why_not = f"It costs {per_s:.3g} batches a second instead of {instead:.3g}."
+        yield Alternative("back to back", floor_ms, why_not)
+    if now_ms != interval_ms:
+        value_ms = predicted_ms(observation, tightest, now_ms)
+        shorter = now_ms < interval_ms
+        why_not = "It pays for more batches than needed." if shorter else "It risks the bound."
+        yield Alternative(f"stay at {show_duration(now_ms)}", value_ms, why_not)
+    if len(demands) > 1:
+        runner_up = demands[1]
+        value_ms = predicted_ms(observation, runner_up.reading, interval_ms)
+        why_not = f"It alone would allow {show_duration(runner_up.wanted_ms)} between batches."
+        yield Alternative(str(runner_up.reading.constraint), value_ms, why_not)

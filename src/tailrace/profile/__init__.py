@@ -1,0 +1,1 @@
+"""What was measured: moments, histograms, batches and intervals. Pure."""

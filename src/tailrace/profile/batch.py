@@ -1,0 +1,152 @@
+"""What one batch was: when it was cut, how long each part took, what its steps did.
+
+The measurements of a batch are everything that Tailrace knows of a running flow; intervals,
+models and decisions are computed from them. Any backend that fills in a ``BatchMeasure``, real or
+simulated, can be controlled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tailrace.goals import SOURCE, is_sink
+from tailrace.profile.histogram import LogHistogram
+from tailrace.profile.moments import Moments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tailrace.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class StepMeasure:
+    """What a step did in one batch, over all its partitions.
+
+    ``service_ms`` is the time per record: its mean is exact, its variance comes from the sampled
+    records. ``residence_ms`` is how long records stay in the step, which is the time of the whole
+    Arrow batch that they travel in. ``entered_ms`` and ``left_ms`` are the mean moments at which
+    records enter and leave, counted from ``BatchMeasure.handed_us``: the mean latency between two
+    points is the difference of such means. ``keys`` counts the most frequent keys.
+    """
+
+    records_in: int = 0
+    records_out: int = 0
+    errors: int = 0
+    service_ms: Moments = field(default_factory=Moments)
+    residence_ms: LogHistogram = field(default_factory=LogHistogram)
+    busy_ms: Mapping[int, float] = field(default_factory=dict)
+    entered_ms: float = 0.0
+    left_ms: float = 0.0
+    keys: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def merged(cls, parts: Iterable[StepMeasure]) -> StepMeasure:
+        """The measure of several partitions together."""
+        parts = [part for part in parts if part.records_in]
+        records = sum(part.records_in for part in parts)
+        if not records:
+            return cls()
+        busy: Counter[int] = Counter()
+        keys: Counter[str] = Counter()
+        for part in parts:
+            busy.update(part.busy_ms)
+            keys.update(part.keys)
+        return cls(
+            records,
+            sum(part.records_out for part in parts),
+            sum(part.errors for part in parts),
+            Moments.merged(part.service_ms for part in parts),
+            LogHistogram.merged(part.residence_ms for part in parts),
+            dict(busy),
+            sum(part.entered_ms * part.records_in for part in parts) / records,
+            sum(part.left_ms * part.records_in for part in parts) / records,
+            dict(keys),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMeasure:
+    """One finished batch, with its times in order.
+
+    A record is due, then waits until the batch that takes it is cut (``planned_us``); the batch
+    is logged, planned and handed to the flow (``handed_us``), compiled under the plan and
+    submitted (``submitted_us``); its tasks start (``started_us``, the mean over records of the
+    start of their task) and are done (``computed_us``); the sink makes the results visible
+    (``ended_us``). ``ages_ms`` holds ``handed_us`` minus the arrival of each record. When no
+    column says when records arrived, they are taken to have come evenly since the previous batch
+    was cut, and ``arrivals_known`` is False.
+    """
+
+    batch_id: int
+    records: int
+    planned_us: int
+    handed_us: int
+    submitted_us: int
+    started_us: int
+    computed_us: int
+    ended_us: int
+    ages_ms: LogHistogram
+    age_ms: Moments
+    steps: Mapping[str, StepMeasure]
+    plan: Plan
+    slots: int
+    arrivals_known: bool = True
+
+    @property
+    def duration_ms(self) -> float:
+        """From the cut of the batch to its results: D(n) of the batch model."""
+        return (self.ended_us - self.planned_us) / 1e3
+
+    @property
+    def work_ms(self) -> dict[str, float]:
+        """The share of each step in the time that the batch spent in its tasks.
+
+        Partitions run side by side, so that the busy time of a step counts once per lane: the
+        number of its partitions, or of slots if those are fewer. Steps in separate processes
+        overlap, so that their sum is scaled down to the time that passed.
+        """
+        shares = {
+            name: sum(step.busy_ms.values()) / max(1, min(self.slots, len(step.busy_ms)))
+            for name, step in self.steps.items()
+        }
+        passed = max(0.0, (self.computed_us - self.started_us) / 1e3)
+        whole = sum(shares.values())
+        scale = min(1.0, passed / whole) if whole else 0.0
+        return {name: share * scale for name, share in shares.items()}
+
+    def breakdown_ms(self, age_ms: float, batching_ms: float) -> dict[str, float]:
+        """The mean latency of records of mean age ``age_ms``, by element; adds up to the whole.
+
+        ``source_wait`` is time spent because the engine was busy, ``batching`` because the plan
+        wants batches, ``planning`` in the log, Spark's planner and our compiler, ``queueing`` for
+        a slot, ``engine`` in Spark between the steps, ``sink`` until the results are visible.
+        """
+        work = self.work_ms
+        wait = max(0.0, age_ms - (self.handed_us - self.planned_us) / 1e3)
+        computing = max(0.0, (self.computed_us - self.started_us) / 1e3)
+        return {
+            "source_wait": wait - batching_ms,
+            "batching": batching_ms,
+            "planning": (self.submitted_us - self.planned_us) / 1e3,
+            "queueing": (self.started_us - self.submitted_us) / 1e3,
+            **{f"step:{name}": share for name, share in work.items()},
+            "engine": computing - sum(work.values()),
+            "sink": (self.ended_us - self.computed_us) / 1e3,
+        }
+
+    def path_ms(self, path: tuple[str, ...], age_ms: float) -> float:
+        """The mean latency of records of mean age ``age_ms`` along a path of the graph."""
+        first, last = path[0], path[-1]
+        start = -age_ms if first == SOURCE else self._moment(first, entering=True)
+        ended = (self.ended_us - self.handed_us) / 1e3
+        end = ended if is_sink(last) else self._moment(last, entering=False)
+        return max(0.0, end - start)
+
+    def _moment(self, step: str, *, entering: bool) -> float:
+        measure = self.steps.get(step)
+        if measure is None or not measure.records_in:
+            return (self.computed_us - self.handed_us) / 1e3
+        return measure.entered_ms if entering else measure.left_ms

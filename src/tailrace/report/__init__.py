@@ -1,0 +1,1 @@
+"""What happened, as data, as a terminal view and as a picture."""

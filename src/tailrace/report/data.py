@@ -1,0 +1,207 @@
+"""The report of a run as data: what was promised, what was measured, what was decided and why."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tailrace.control import Controller, IntervalRecord, Record
+    from tailrace.policy.decision import Impossible
+    from tailrace.profile.interval import Interval, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a run used: wall time, the slots that it held, and CPU time of all its processes."""
+
+    elapsed_s: float
+    slots: int
+    cpu_s: float
+
+    @property
+    def core_seconds(self) -> float:
+        """Slots times seconds: what the run would be charged for."""
+        return self.elapsed_s * self.slots
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What happened in a run, in a form that machines read. Keys are stable."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def fulfilled_share(self) -> float:
+        """The share of verdicts after the warm-up that found their bound kept; nan if none."""
+        share = self.data["fulfilled_share"]
+        return math.nan if share is None else float(share)
+
+    @property
+    def intervals(self) -> list[dict[str, Any]]:
+        """The adjustment intervals."""
+        intervals: list[dict[str, Any]] = self.data["intervals"]
+        return intervals
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.data, indent=2) + "\n", encoding="utf-8")
+
+
+def report_of(
+    flow: str,
+    controller: Controller,
+    usage: Usage,
+    *,
+    warm_up_ms: float,
+    restarts_ms: tuple[float, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> Report:
+    """Put together the report of a controller's run.
+
+    Verdicts on intervals that began during the warm-up are shown, but not counted.
+    """
+    warm_us = controller.origin_us + warm_up_ms * 1e3
+    counted = [v for v in controller.verdicts if v.start_us >= warm_us]
+    latencies = [r.interval for r in controller.history if r.interval.start_us >= warm_us]
+    return Report(
+        {
+            "flow": flow,
+            "mode": str(controller.mode),
+            "constraints": [
+                {
+                    "text": str(constraint),
+                    "statistic": constraint.statistic,
+                    "bound_ms": constraint.bound_ms,
+                    "every_ms": constraint.every_ms,
+                    "path": list(constraint.path),
+                    "fulfilled_share": _share([v for v in counted if v.constraint == constraint]),
+                }
+                for constraint in controller.constraints
+            ],
+            "warm_up_s": warm_up_ms / 1e3,
+            "fulfilled_share": _share(counted),
+            "records": sum(r.interval.records for r in controller.history),
+            "latency_ms": _latency(latencies),
+            "core_seconds": round(usage.core_seconds, 2),
+            "cpu_seconds": round(usage.cpu_s, 2),
+            "elapsed_s": round(usage.elapsed_s, 2),
+            "saving": {
+                "batches": round(controller.saving.batches, 1),
+                "cpu_seconds": round(controller.saving.cpu_ms / 1e3, 2),
+            },
+            "model": None
+            if controller.model is None
+            else {
+                "fixed_ms": round(controller.model.fixed_ms, 2),
+                "per_record_ms": round(controller.model.per_record_ms, 5),
+            },
+            "restarts_ms": [round(ms, 1) for ms in restarts_ms],
+            "impossible": [_impossible(impossible) for impossible in controller.impossible],
+            "notes": list(notes),
+            "decisions": [_decision(record) for record in controller.decisions],
+            "intervals": [_interval(record, warm_us) for record in controller.history],
+        }
+    )
+
+
+def _share(verdicts: list[Verdict]) -> float | None:
+    if not verdicts:
+        return None
+    return round(sum(verdict.fulfilled for verdict in verdicts) / len(verdicts), 4)
+
+
+def _latency(intervals: list[Interval]) -> dict[str, float] | None:
+    """The latency of all records after the warm-up."""
+    if not intervals:
+        return None
+    records = sum(interval.records for interval in intervals)
+    mean = sum(interval.latency_ms.mean * interval.records for interval in intervals) / records
+    whole = type(intervals[0].latencies_ms()).merged(i.latencies_ms() for i in intervals)
+    return {"mean_ms": round(mean, 2), **_quantiles(whole)}
+
+
+def _quantiles(histogram: Any) -> dict[str, float]:
+    return {
+        "p50_ms": round(histogram.quantile_ms(0.5), 2),
+        "p95_ms": round(histogram.quantile_ms(0.95), 2),
+        "p99_ms": round(histogram.quantile_ms(0.99), 2),
+        "max_ms": round(histogram.max_ms(), 2),
+    }
+
+
+def _interval(record: IntervalRecord, warm_us: float) -> dict[str, Any]:
+    interval = record.interval
+    steps = interval.steps()
+    return {
+        "start_us": interval.start_us,
+        "records": interval.records,
+        "rate_per_s": round(interval.rate_per_s, 1),
+        "batches": len(interval.shares),
+        "mean_ms": round(interval.latency_ms.mean, 2),
+        **_quantiles(interval.latencies_ms()),
+        "fulfilled": all(verdict.fulfilled for verdict in record.verdicts),
+        "warm_up": interval.start_us < warm_us,
+        "verdicts": [_verdict(verdict) for verdict in record.verdicts],
+        "breakdown_ms": {k: round(v, 3) for k, v in interval.breakdown_ms().items()},
+        "steps": {
+            name: {
+                "records_in": step.records_in,
+                "records_out": step.records_out,
+                "errors": step.errors,
+                "service_mean_ms": round(step.service_ms.mean, 6),
+                "service_variance_ms2": round(step.service_ms.variance, 9),
+                "selectivity": round(step.records_out / max(1, step.records_in), 4),
+                "utilisation": round(max(interval.utilisation(name).values(), default=0.0), 4),
+            }
+            for name, step in steps.items()
+        },
+        "plan": record.plan.as_json(),
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "constraint": str(verdict.constraint),
+        "value_ms": round(verdict.value_ms, 2),
+        "fulfilled": verdict.fulfilled,
+        "excess_ms": round(verdict.excess_ms, 2),
+        "blame": verdict.blame,
+    }
+
+
+def _decision(record: Record) -> dict[str, Any]:
+    return {
+        "at_us": record.at_us,
+        "policy": record.policy,
+        "applied": record.applied,
+        "reason": record.reason,
+        "before": record.before.as_json(),
+        "after": record.after.as_json(),
+        "predicted_ms": _finite(record.predicted_ms),
+        "realised_ms": _finite(record.realised_ms),
+        "alternatives": [
+            {"what": a.what, "predicted_ms": _finite(a.predicted_ms), "why_not": a.why_not}
+            for a in record.alternatives
+        ],
+    }
+
+
+def _impossible(impossible: Impossible) -> dict[str, Any]:
+    return {
+        "constraint": str(impossible.constraint),
+        "element": impossible.element,
+        "best_ms": _finite(impossible.best_ms),
+        "reason": impossible.reason,
+        "remedy": impossible.remedy,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity: what cannot be reached is null."""
+    return None if value is None or not math.isfinite(value) else round(value, 2)

@@ -1,0 +1,289 @@
+"""A chain: steps that run one after the other in one hand-over to Python.
+
+This is the code that runs inside Python workers. It is kept light, because every worker imports
+it: pyarrow, numpy and the standard library only. Between two steps records stay in Arrow, also
+where both are row functions, so that each step sees the types that its predecessor declared and
+the result is the same however the steps are chained.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, namedtuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from tailrace.profile.histogram import bin_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pyspark.accumulators import Accumulator
+
+FAILURE = "TAILRACE-STEP-FAILED "
+"""Marks, in the text of a worker's exception, the facts about the record that a step failed on."""
+
+SAMPLE_EVERY = 31
+"""One record in so many is timed on its own, for the variance of the service time. Odd, so that
+data with a short period does not always offer the same record."""
+
+MOST_KEYS = 16
+MOST_DEAD_LETTERS = 10_000
+"""Dead letters travel to the driver with the measurements: more than so many in one task is not
+an exception any more but a broken step, and fails the flow."""
+
+Row = tuple[Any, ...]
+
+
+class RecordFailed(Exception):  # noqa: N818 - it reads as the sentence it starts
+    """A step failed on a record and wants the flow to fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One step of a chain: the user's function and what it declares.
+
+    ``kind`` is ``row`` (a record in, a record out), ``flat`` (a record in, any number out) or
+    ``batch`` (an Arrow batch in, an Arrow batch out).
+    """
+
+    name: str
+    kind: str
+    function: Callable[..., Any]
+    schema: pa.Schema
+    on_error: str
+    keyed_by: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Meter:
+    """What one task saw of one step. Plain attributes: it is added to for every Arrow batch."""
+
+    records_in: int = 0
+    records_out: int = 0
+    errors: int = 0
+    busy_ns: int = 0
+    sampled: int = 0
+    sampled_sum_ms: float = 0.0
+    sampled_square_ms: float = 0.0
+    entered_ms: float = 0.0
+    left_ms: float = 0.0
+    residence: Counter[int] = field(default_factory=Counter)
+    keys: Counter[str] = field(default_factory=Counter)
+    dead: list[tuple[str, str]] = field(default_factory=list)
+
+    def passed(self, records: int, out: int, began_ns: int, ended_ns: int) -> None:
+        """Count an Arrow batch that went through. Means of moments, in ms since the epoch."""
+        self.records_in += records
+        self.records_out += out
+        self.busy_ns += ended_ns - began_ns
+        share = records / self.records_in if self.records_in else 0.0
+        self.entered_ms += (began_ns / 1e6 - self.entered_ms) * share
+        self.left_ms += (ended_ns / 1e6 - self.left_ms) * share
+        if records:
+            self.residence[int(bin_of((ended_ns - began_ns) / 1e6))] += records
+
+    def sample(self, took_ns: int) -> None:
+        """Count the time of one record."""
+        took_ms = took_ns / 1e6
+        self.sampled += 1
+        self.sampled_sum_ms += took_ms
+        self.sampled_square_ms += took_ms * took_ms
+
+
+Meters = dict[tuple[str, int], Meter]
+
+
+class Chain:
+    """Runs links over the Arrow batches of one task and reports what it measured at the end."""
+
+    def __init__(self, links: tuple[Link, ...], meters: Accumulator[Meters] | None) -> None:
+        """``meters`` is None when nothing but errors is to be measured."""
+        self._links = links
+        self._meters = meters
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the steps."""
+        return tuple(link.name for link in self._links)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass every batch through every link."""
+        meters = [Meter() for _ in self._links]
+        for batch in batches:
+            for link, meter in zip(self._links, meters, strict=True):
+                batch = self._pass(link, batch, meter)  # noqa: PLW2901 - it is the same records
+            yield batch
+        if self._meters is not None:
+            context = TaskContext.get()
+            partition = context.partitionId() if context else 0
+            self._meters.add(
+                {(n, partition): m for n, m in zip(self.names, meters, strict=True)}
+            )
+
+    def _pass(self, link: Link, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatch:
+        began = time.time_ns()
+        result = _PASS[link.kind](link, batch, meter)
+        meter.passed(batch.num_rows, result.num_rows, began, time.time_ns())
+        if link.keyed_by and self._meters is not None:
+            _count_keys(link, batch, meter)
+        return result
+
+
+def _count_keys(link: Link, batch: pa.RecordBatch, meter: Meter) -> None:
+    """Count the keys of a batch, keeping the most frequent ones."""
+    column = batch.column(link.keyed_by[0]) if link.keyed_by[0] in batch.schema.names else None
+    if column is None:
+        return
+    for entry in column.value_counts():
+        meter.keys[str(entry["values"].as_py())] += entry["counts"].as_py()
+    if len(meter.keys) > 4 * MOST_KEYS:
+        meter.keys = Counter(dict(meter.keys.most_common(MOST_KEYS)))
+
+
+def _pass_batch(link: Link, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatch:
+    """Hand the batch to a columnar step; if it fails, find the record by handing them singly."""
+    try:
+        return _fitted(link, link.function(batch))
+    except Exception as error:  # noqa: BLE001 - a user's step may raise anything
+        if batch.num_rows == 1:
+            _failed(link, meter, _first_row(batch), error)
+            return _empty(link)
+    parts = [_pass_batch(link, batch.slice(i, 1), meter) for i in range(batch.num_rows)]
+    return _concatenated(link, parts)
+
+
+def _fitted(link: Link, result: object) -> pa.RecordBatch:
+    """The result of a columnar step in the declared columns, in order, cast where that is safe."""
+    if not isinstance(result, pa.RecordBatch):
+        raise TypeError(f"it returned {type(result).__name__}, not a pyarrow.RecordBatch")
+    names = link.schema.names
+    if set(result.schema.names) != set(names):
+        raise TypeError(f"it returned the columns {result.schema.names}, not {names}")
+    return result.select(names).cast(link.schema)
+
+
+def _pass_rows(link: Link, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatch:
+    """Call a row function on each record; a record that fails is dropped, kept aside or fatal."""
+    function, flat = link.function, link.kind == "flat"
+    results: list[Any] = []
+    origins: list[Row] = []
+    clock = time.perf_counter_ns
+    for number, row in enumerate(_rows(batch)):
+        sampled = number % SAMPLE_EVERY == 0
+        began = clock() if sampled else 0
+        try:
+            if flat:
+                produced = list(function(row))
+                results.extend(produced)
+                origins.extend([row] * len(produced))
+            else:
+                results.append(function(row))
+                origins.append(row)
+        except Exception as error:  # noqa: BLE001 - a user's step may raise anything
+            _failed(link, meter, row, error)
+        if sampled:
+            meter.sample(clock() - began)
+    return _to_arrow(link, results, origins, meter)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
+    """The records of a batch as named tuples: light, readable by attribute, not to be changed."""
+    shape = namedtuple("Row", batch.schema.names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    columns = [column.to_pylist() for column in batch.columns]
+    return map(shape._make, zip(*columns, strict=True))
+
+
+def _to_arrow(
+    link: Link, results: list[Any], origins: list[Row], meter: Meter
+) -> pa.RecordBatch:
+    """What a row step returned, as an Arrow batch of its schema."""
+    if not results:
+        return _empty(link)
+    try:
+        return _assembled(link, results)
+    except (pa.ArrowException, TypeError, ValueError, KeyError, OverflowError):
+        parts = []
+        for origin, result in zip(origins, results, strict=True):
+            try:
+                parts.append(_assembled(link, [result]))
+            except (pa.ArrowException, TypeError, ValueError, KeyError, OverflowError) as error:
+                problem = TypeError(f"it returned {result!r}, which does not fit ({error})")
+                _failed(link, meter, origin, problem)
+        return _concatenated(link, parts)
+
+
+def _assembled(link: Link, results: list[Any]) -> pa.RecordBatch:
+    schema = link.schema
+    first = results[0]
+    columns: Iterable[Iterable[Any]]
+    if isinstance(first, dict):
+        if any(len(result) != len(schema) for result in results):
+            raise TypeError(f"expected the fields {schema.names}")
+        columns = [[result[name] for result in results] for name in schema.names]
+    elif isinstance(first, tuple | list) and not (len(schema) == 1 and _nested(schema)):
+        if any(len(result) != len(schema) for result in results):
+            raise TypeError(f"expected {len(schema)} values")
+        columns = zip(*results, strict=True)
+    elif len(schema) == 1:
+        columns = [results]
+    else:
+        raise TypeError(f"expected a tuple or a dict with {schema.names}")
+    arrays = [
+        pa.array(list(column), type=kind.type)
+        for column, kind in zip(columns, schema, strict=True)
+    ]
+    if any(result is None for result in results):
+        raise TypeError("expected a record; to leave one out, use flat_step")
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _nested(schema: pa.Schema) -> bool:
+    return bool(pa.types.is_nested(schema.field(0).type))
+
+
+def _empty(link: Link) -> pa.RecordBatch:
+    arrays = [pa.array([], type=kind.type) for kind in link.schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=link.schema)
+
+
+def _concatenated(link: Link, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.concat_batches([_empty(link), *parts])
+
+
+def _first_row(batch: pa.RecordBatch) -> Row:
+    return next(_rows(batch))
+
+
+def _failed(link: Link, meter: Meter, row: Row, error: Exception) -> None:
+    """Deal with a record that a step could not process, as the step asked."""
+    meter.errors += 1
+    problem = f"{type(error).__name__}: {error}"
+    if link.on_error == "fail":
+        _give_up(link, row, problem)
+    if link.on_error == "dead-letter":
+        if len(meter.dead) >= MOST_DEAD_LETTERS:
+            _give_up(link, row, f"more than {MOST_DEAD_LETTERS} dead letters in one task; last: {problem}")
+        meter.dead.append((_shown(row), problem))
+
+
+def _give_up(link: Link, row: Row, problem: str) -> NoReturn:
+    context = TaskContext.get()
+    batch = context.getLocalProperty("streaming.sql.batchId") if context else None
+    facts = {"step": link.name, "batch": batch, "record": _shown(row)[:500], "error": problem[:500]}
+    raise RecordFailed(FAILURE + json.dumps(facts))
+
+
+def _shown(row: Row) -> str:
+    return json.dumps(row._asdict(), default=str)  # type: ignore[attr-defined]
+
+
+_PASS: dict[str, Callable[[Link, pa.RecordBatch, Meter], pa.RecordBatch]] = {
+    "row": _pass_rows,
+    "flat": _pass_rows,
+    "batch": _pass_batch,
+}

@@ -1,0 +1,202 @@
+"""The settings that latency needs, each with its reason, and the session that has them.
+
+Half of the latency of a small batch is settings. This module owns them all: ``session`` builds a
+session with them or completes one, ``findings`` says what a session lacks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from tailrace.errors import EnvironmentUnfit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+JAR = Path(__file__).with_name("tailrace.jar")
+LOGGING = Path(__file__).with_name("log4j2.properties")
+
+_MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A Spark setting, the value that it needs, why, and whether it can be set on a live session.
+
+    ``cost`` is what going without costs, for whoever must decide.
+    """
+
+    key: str
+    value: str
+    reason: str
+    live: bool
+    cost: str
+
+
+SETTINGS = (
+    Setting(
+        "spark.python.unix.domain.socket.enabled",
+        "true",
+        "Python workers talk to the JVM over Unix domain sockets instead of TCP",
+        live=False,
+        cost="about 40 ms for every Python stage of every batch",
+    ),
+    Setting(
+        "spark.hadoop.fs.file.impl",
+        "tailrace.LocalFiles",
+        "local files are created without a helper process each",
+        live=False,
+        cost="about 60 ms a batch for the query's log, and more for file sinks",
+    ),
+    Setting(
+        "spark.python.daemon.module",
+        "tailrace.spark.daemon",
+        "workers do not walk through all they have loaded after every task",
+        live=False,
+        cost="about 13 ms of a core after every Python task",
+    ),
+    Setting(
+        "spark.sql.streaming.checkpointFileManagerClass",
+        f"{_MANAGERS}.FileSystemBasedCheckpointFileManager",
+        "the query's log goes through the file system above",
+        live=True,
+        cost="the setting above has no effect on the log",
+    ),
+    Setting(
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled",
+        "false",
+        "one file instead of two for every entry of the query's log",
+        live=True,
+        cost="a few ms a batch",
+    ),
+    Setting(
+        "spark.sql.adaptive.enabled",
+        "false",
+        "adaptive execution re-plans a batch that is over before the new plan pays",
+        live=True,
+        cost="about 5 ms a batch, more with a shuffle",
+    ),
+    Setting(
+        "spark.sql.streaming.pollingDelay",
+        "1ms",
+        "an idle query looks for new records every millisecond, not every ten",
+        live=True,
+        cost="up to 10 ms for the first record after a pause",
+    ),
+    Setting(
+        "spark.sql.shuffle.partitions",
+        "",  # as many as there are slots
+        "a shuffle makes as many tasks as there are slots, not 200",
+        live=True,
+        cost="4.5 s a batch with 200 partitions on 2 cores",
+    ),
+)
+
+
+def wanted(slots: int) -> dict[str, str]:
+    """The settings by key, for a session with so many task slots."""
+    return {setting.key: setting.value or str(slots) for setting in SETTINGS}
+
+
+def session(
+    app: str = "tailrace", *, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A Spark session that is fit for low latency.
+
+    With no session running, one is built (``local[*]`` unless ``master`` says otherwise). A
+    session that the user made is used as it is: nothing of it is overwritten, and what it lacks
+    is what ``tailrace doctor`` and the report of a flow will say. ``settings`` are the user's own
+    and win over ours.
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if not JAR.exists():
+        raise EnvironmentUnfit(
+            "Tailrace's Java part is not built: run 'make setup', or 'python jvm/build.py'."
+        )
+    master = master or f"local[{os.cpu_count() or 1}]"
+    builder = SparkSession.builder.appName(app).master(master)
+    for key, value in {**wanted(slots_of(master)), **_plumbing(), **(settings or {})}.items():
+        builder = builder.config(key, value)
+    try:
+        built = builder.getOrCreate()
+    except Exception as error:
+        raise EnvironmentUnfit(
+            f"Spark did not start ({str(error).splitlines()[0]}): 'tailrace doctor' finds out why."
+        ) from error
+    return built
+
+
+def _plumbing() -> dict[str, str]:
+    """What the session needs to find our classes and to keep quiet."""
+    return {
+        "spark.jars": str(JAR),
+        "spark.driver.extraClassPath": str(JAR),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+    }
+
+
+def slots_of(master: str) -> int:
+    """The task slots of a ``local[n]`` master; the machine's cores for any other."""
+    inside = master.removeprefix("local[").removesuffix("]").split(",")[0]
+    return int(inside) if master.startswith("local[") and inside.isdigit() else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about a machine or a session that a user should know.
+
+    ``fatal`` when nothing will run, otherwise it runs but slower.
+    """
+
+    fatal: bool
+    what: str
+    remedy: str
+
+
+def findings(spark: SparkSession) -> tuple[Finding, ...]:
+    """What a session lacks, with what each lack costs and how to mend it."""
+    found = []
+    slots = spark.sparkContext.defaultParallelism
+    for key, value in wanted(slots).items():
+        setting = next(s for s in SETTINGS if s.key == key)
+        has = _value(spark, key)
+        if key == "spark.sql.shuffle.partitions":
+            if int(has or 200) > 4 * slots:
+                found.append(
+                    Finding(
+                        fatal=False,
+                        what=f"{has} shuffle partitions on {slots} slots; costs {setting.cost}.",
+                        remedy=f"Set {key} to {slots}, before the first start of a query.",
+                    )
+                )
+        elif has != value:
+            when = "" if setting.live else " when the session is built"
+            found.append(
+                Finding(
+                    fatal=False,
+                    what=f"{key} is {has or 'not set'}; costs {setting.cost}.",
+                    remedy=f"Set it to {value}{when}: {setting.reason}.",
+                )
+            )
+    return tuple(found)
+
+
+def _value(spark: SparkSession, key: str) -> str | None:
+    if key.startswith("spark.sql."):
+        value = spark.conf.get(key, None)
+    else:
+        value = spark.sparkContext.getConf().get(key)
+    return None if value is None else str(value)

@@ -1,0 +1,80 @@
+"""Sources: where the records of a flow come from, and which column says when they arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace.errors import InputError
+from tailrace.load import Trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A streaming DataFrame and the column that holds the arrival times, if there is one."""
+
+    frame: DataFrame
+    arrived: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Replays a trace: every record at its due time, the same records in every run.
+
+    The columns are ``seq`` (the index of the record), ``due`` (when it was to arrive, which is
+    when its latency starts, however late it is read), ``key`` and ``payload``.
+    """
+
+    trace: Trace
+    partitions: int = 2
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be read."""
+        if self.partitions < 1:
+            raise InputError(
+                f"A replay cannot have {self.partitions} partitions: give it 1 or more."
+            )
+
+    def open(self, spark: SparkSession, directory: Path) -> Opened:
+        """Put the trace where the JVM can map it, and read from it."""
+        path = directory / "load.trace"
+        if not path.exists():
+            self.trace.save(path)
+        reader = spark.readStream.format("tailrace-replay").option("trace", str(path))
+        return Opened(reader.option("partitions", str(self.partitions)).load(), "due")
+
+
+Source = Replay | Trace | DataFrame | Callable[[SparkSession], DataFrame]
+
+
+def open_source(
+    source: Source, arrived: str | None, spark: SparkSession, directory: Path
+) -> Opened:
+    """Open whatever a user gave as a source; ``arrived`` names the column of arrival times."""
+    if isinstance(source, Trace):
+        source = Replay(source)
+    if isinstance(source, Replay):
+        return source.open(spark, directory)
+    frame = source if isinstance(source, DataFrame) else source(spark)
+    if not isinstance(frame, DataFrame) or not frame.isStreaming:
+        raise InputError(
+            "The source of a flow must be a streaming DataFrame (spark.readStream...), a function "
+            "of the session that returns one, or a load to replay."
+        )
+    if arrived is not None and arrived not in frame.columns:
+        raise InputError(
+            f"The source has no column '{arrived}' to read arrival times from: it has "
+            f"{', '.join(frame.columns)}."
+        )
+    return Opened(frame, arrived)
+
+
+def replay(trace: Trace, *, partitions: int = 2) -> Replay:
+    """A source that replays a load at its due times."""
+    return Replay(trace, partitions)

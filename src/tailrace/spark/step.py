@@ -1,0 +1,197 @@
+"""Named steps, and how a pipeline of them becomes a Spark plan.
+
+``step``, ``flat_step`` and ``batch_step`` return functions from DataFrame to DataFrame, so that
+they compose with ``DataFrame.transform`` and with everything else in Spark. Inside a flow, a
+``Compilation`` decides what each of them turns into: adjacent steps of one chain become one
+``mapInArrow``.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import ParseException
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tailrace.errors import InputError
+from tailrace.flow import OnError, Step
+from tailrace.spark.chain import Chain, Link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import DataFrame
+
+    from tailrace.flow import Graph
+    from tailrace.plan import Plan
+    from tailrace.spark.chain import Meters
+
+STEP_PREFIX = "tailrace:"
+"""Starts the name of every chain's function, by which the tracer finds it in Spark's plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """A named step as a function from DataFrame to DataFrame."""
+
+    step: Step
+    kind: str
+    function: Callable[..., Any]
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        """Apply the step: as the flow under compilation decides, or on its own outside one."""
+        compilation = _current.get() or Compilation()
+        return compilation.apply(self, frame)
+
+
+def step(
+    name: str,
+    function: Callable[[Any], Any],
+    schema: str,
+    *,
+    chain: bool = True,
+    scale: tuple[int, int] | None = None,
+    on_error: str = "fail",
+) -> Apply:
+    """A step that makes one record of each record.
+
+    ``function`` takes a record, readable by attribute (``row.user``), and returns a tuple in the
+    order of ``schema``, a dict by name, or the bare value if the schema has one column.
+
+    Args:
+        name: how constraints, reports and errors speak of the step.
+        function: what to do with a record. It must not change the record.
+        schema: the columns it returns, as in ``"user string, score double"``.
+        chain: whether it may share a hand-over to Python with its neighbours.
+        scale: the smallest and largest number of partitions that it may run on.
+        on_error: what to do with a record on which it raises: ``fail``, ``drop`` or
+            ``dead-letter``.
+    """
+    return _apply("row", name, function, schema, chain, scale, on_error)
+
+
+def flat_step(
+    name: str,
+    function: Callable[[Any], Any],
+    schema: str,
+    *,
+    chain: bool = True,
+    scale: tuple[int, int] | None = None,
+    on_error: str = "fail",
+) -> Apply:
+    """A step that makes any number of records of each record; ``function`` yields them.
+
+    See ``step`` for the arguments.
+    """
+    return _apply("flat", name, function, schema, chain, scale, on_error)
+
+
+def batch_step(
+    name: str,
+    function: Callable[[Any], Any],
+    schema: str,
+    *,
+    chain: bool = True,
+    scale: tuple[int, int] | None = None,
+    on_error: str = "fail",
+) -> Apply:
+    """A columnar step: ``function`` turns a ``pyarrow.RecordBatch`` into another one.
+
+    The fastest kind, since no record is ever looked at on its own. See ``step`` for the other
+    arguments.
+    """
+    return _apply("batch", name, function, schema, chain, scale, on_error)
+
+
+def _apply(
+    kind: str,
+    name: str,
+    function: Callable[..., Any],
+    schema: str,
+    chain: bool,
+    scale: tuple[int, int] | None,
+    on_error: str,
+) -> Apply:
+    if not callable(function):
+        raise InputError(f"Step '{name}' was given {function!r}, which cannot be called.")
+    if on_error not in set(OnError):
+        raise InputError(
+            f"Step '{name}' has on_error={on_error!r}: write 'fail', 'drop' or 'dead-letter'."
+        )
+    return Apply(Step(name, schema, chain, scale, OnError(on_error)), kind, function)
+
+
+def _parsed(step: Step) -> StructType:
+    try:
+        parsed = StructType.fromDDL(step.schema)
+    except ParseException as error:
+        raise InputError(
+            f"The schema {step.schema!r} of step '{step.name}' cannot be read: write columns and "
+            "types, as in 'user string, score double'."
+        ) from error
+    return parsed
+
+
+@dataclass
+class Compilation:
+    """One reading of a pipeline: which steps it met, and the chains that it made of them.
+
+    Without a plan every step is a chain of its own, which is how a pipeline is traced.
+    ``made_of`` may replace what a step made by an equal DataFrame, such as a cached one.
+    """
+
+    plan: Plan | None = None
+    graph: Graph | None = None
+    meters: Accumulator[Meters] | None = None
+    made_of: Callable[[DataFrame, str], DataFrame] | None = None
+    applied: list[Apply] = field(default_factory=list)
+    _made: dict[int, tuple[DataFrame, DataFrame, tuple[Link, ...]]] = field(default_factory=dict)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """While active, every step that is applied belongs to this compilation."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def apply(self, apply: Apply, frame: DataFrame) -> DataFrame:
+        """Add a step to what ``frame`` holds, in the chain of its predecessor where planned."""
+        self.applied.append(apply)
+        base, links = frame, (self._link(apply),)
+        name = apply.step.name
+        made = self._made.get(id(frame))
+        if made is not None and self.plan is not None:
+            _, before, earlier = made
+            if earlier[-1].name in self.plan.chain_of(name):
+                base, links = before, (*earlier, *links)
+        elif self.plan is not None and name in self.plan.partitions:
+            base = base.repartition(self.plan.partitions[name])
+        result = _map_in_arrow(base, Chain(links, self.meters), _parsed(apply.step))
+        if self.made_of is not None:
+            result = self.made_of(result, name)
+        self._made[id(result)] = (result, base, links)
+        return result
+
+    def _link(self, apply: Apply) -> Link:
+        step = apply.step
+        schema = to_arrow_schema(_parsed(step), timezone="UTC")
+        keyed_by = self.graph.keyed_by(step.name) if self.graph else ()
+        return Link(step.name, apply.kind, apply.function, schema, str(step.on_error), keyed_by)
+
+
+def _map_in_arrow(frame: DataFrame, chain: Chain, schema: StructType) -> DataFrame:
+    def run(batches: Any) -> Any:
+        return chain(batches)
+
+    run.__name__ = STEP_PREFIX + "+".join(chain.names)
+    return frame.mapInArrow(run, schema)
+
+
+_current: ContextVar[Compilation | None] = ContextVar("compilation", default=None)

@@ -1,0 +1,141 @@
+"""Tracing: from a pipeline function to the graph of its named steps.
+
+The pipeline is called once on its real source, every step becomes a ``mapInArrow`` of a known
+name, and the graph is read from the logical plan that Spark made of it. So the graph shows what
+Spark will do, whatever Python did to get there. Nothing is executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+
+from tailrace.errors import TraceError
+from tailrace.flow import Graph, Stream, graph
+from tailrace.goals import SINK, SOURCE
+from tailrace.spark.step import STEP_PREFIX, Compilation
+
+if TYPE_CHECKING:
+    from tailrace.flow import Step
+
+Pipeline = Callable[[DataFrame], DataFrame | Mapping[str, DataFrame]]
+
+_SPREADING = {
+    "RepartitionByExpression": "partitionExpressions",
+    "Aggregate": "groupingExpressions",
+    "Deduplicate": "keys",
+}
+_STATEFUL = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct"})
+
+
+def outputs_of(pipeline: Pipeline, frame: DataFrame) -> dict[str, DataFrame]:
+    """Call the pipeline; its outputs by the name of the sink that each goes to."""
+    result = pipeline(frame)
+    if isinstance(result, DataFrame):
+        return {SINK: result}
+    if isinstance(result, Mapping) and result:
+        for name, output in result.items():
+            if not isinstance(output, DataFrame):
+                raise TraceError(
+                    f"The output {name!r} of the pipeline is {type(output).__name__}, not a "
+                    "DataFrame: return a DataFrame, or a dict of DataFrames by name."
+                )
+        return {f"{SINK}:{name}": output for name, output in result.items()}
+    raise TraceError(
+        f"The pipeline returned {type(result).__name__}: return a DataFrame, or a dict of "
+        "DataFrames by name."
+    )
+
+
+def trace(pipeline: Pipeline, source: DataFrame) -> Graph:
+    """The graph of a pipeline, read from the plan that Spark analysed."""
+    compilation = Compilation()
+    try:
+        with compilation.active():
+            outputs = outputs_of(pipeline, source)
+    except AnalysisException as error:
+        raise TraceError(f"Spark cannot analyse the pipeline: {_sentence(error)}") from error
+    steps = {apply.step.name: apply.step for apply in compilation.applied}
+    if len(steps) < len(compilation.applied):
+        graph(tuple(apply.step for apply in compilation.applied), ())  # names the one used twice
+    streams: dict[tuple[str, str], Stream] = {}
+    for name, output in outputs.items():
+        _walk(output._jdf.queryExecution().analyzed(), name, (), (), steps, streams)
+    _refuse_what_cannot_run(steps, streams, outputs)
+    return graph(tuple(steps.values()), tuple(streams.values()))
+
+
+def _walk(
+    node: Any,
+    target: str,
+    native: tuple[str, ...],
+    keyed_by: tuple[str, ...],
+    steps: dict[str, Step],
+    streams: dict[tuple[str, str], Stream],
+) -> None:
+    """Follow the plan upstream from ``target`` until the named steps or the source are met."""
+    kind = node.nodeName()
+    origin = None
+    if kind in ("MapInArrow", "MapInPandas") and node.functionExpr().name().startswith(STEP_PREFIX):
+        origin = node.functionExpr().name().removeprefix(STEP_PREFIX)
+    children = [node.children().apply(i) for i in range(node.children().size())]
+    if origin is None and not children:
+        origin = SOURCE if node.isStreaming() else None
+        if origin is None:
+            return  # a static side of a join: part of the native operators
+    if origin is None:
+        spread = keyed_by or _keys(node, kind)
+        for child in children:
+            _walk(child, target, (kind, *native), spread, steps, streams)
+        return
+    known = (origin, target) in streams
+    streams.setdefault((origin, target), Stream(origin, target, native, keyed_by))
+    if not known and origin != SOURCE:
+        for child in children:
+            _walk(child, origin, (), (), steps, streams)
+
+
+def _keys(node: Any, kind: str) -> tuple[str, ...]:
+    """The columns by which an operator of Spark's spreads records over partitions."""
+    if kind not in _SPREADING:
+        return ()
+    keys = getattr(node, _SPREADING[kind])()
+    names = (keys.apply(i).references() for i in range(keys.size()))
+    return tuple(ref.head().name() for ref in names if ref.size())
+
+
+def _refuse_what_cannot_run(
+    steps: dict[str, Step],
+    streams: dict[tuple[str, str], Stream],
+    outputs: dict[str, DataFrame],
+) -> None:
+    reached = {stream.origin for stream in streams.values()}
+    fed = {stream.target for stream in streams.values()}
+    for name in steps:
+        if name not in reached:
+            raise TraceError(
+                f"Nothing that the pipeline returns depends on step '{name}': return its result "
+                "too, or leave it out."
+            )
+    for name in (*steps, *outputs):
+        if name not in fed:
+            raise TraceError(
+                f"'{name}' does not depend on the source of the flow: a pipeline must use the "
+                "DataFrame that it is given."
+            )
+    if len(outputs) > 1:
+        for stream in streams.values():
+            stateful = _STATEFUL.intersection(stream.native)
+            if stateful:
+                raise TraceError(
+                    f"A flow with several outputs cannot keep state across batches, and the way "
+                    f"to '{stream.target}' has {min(stateful)}: make it a flow of its own."
+                )
+
+
+def _sentence(error: AnalysisException) -> str:
+    """The first line of what Spark says, without its plans and error classes."""
+    return (error.getMessage() or str(error)).strip().splitlines()[0]
