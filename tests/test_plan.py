@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tailrace.flow import Step, Stream, graph
 from tailrace.plan import Plan, first_plan
 
@@ -18,13 +20,16 @@ FLOW = graph(
 )
 
 
-def test_a_flow_starts_chained_as_far_as_can_be_with_each_scale_at_its_smallest() -> None:
-    plan = first_plan(FLOW, 250.0)
-    assert plan == Plan(250.0, (("parse", "clean"), ("score",)), {"score": 2})
+@pytest.mark.parametrize(("slots", "partitions"), [(1, 2), (8, 8), (64, 16)])
+def test_a_flow_starts_chained_with_a_partition_for_every_slot_that_the_scale_allows(
+    slots: int, partitions: int
+) -> None:
+    plan = first_plan(FLOW, 250.0, slots)
+    assert plan == Plan(250.0, (("parse", "clean"), ("score",)), {"score": partitions})
 
 
 def test_every_step_of_the_first_plan_has_exactly_one_chain() -> None:
-    plan = first_plan(FLOW, 0.0)
+    plan = first_plan(FLOW, 0.0, 2)
     assert [plan.chain_of(name) for name in FLOW.names] == [
         ("parse", "clean"),
         ("parse", "clean"),

@@ -1,1 +1,69 @@
-"""Latency guarantees for Spark Structured Streaming pipelines."""
+"""Latency guarantees for Spark Structured Streaming pipelines.
+
+Declare the latency that a pipeline must keep; Tailrace predicts what that takes, keeps it live at
+the least cost, and says so early when it cannot be kept.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailrace import load
+    from tailrace.errors import TailraceError
+    from tailrace.goals import Constraint
+    from tailrace.plan import Plan
+    from tailrace.report.data import Report
+    from tailrace.spark import sinks
+    from tailrace.spark.flow import Flow, Run
+    from tailrace.spark.settings import session
+    from tailrace.spark.sources import replay
+    from tailrace.spark.step import batch_step, flat_step, step
+
+__all__ = [
+    "Constraint",
+    "Flow",
+    "Plan",
+    "Report",
+    "Run",
+    "TailraceError",
+    "batch_step",
+    "flat_step",
+    "load",
+    "replay",
+    "session",
+    "sinks",
+    "step",
+]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Constraint": "tailrace.goals",
+    "Flow": "tailrace.spark.flow",
+    "Plan": "tailrace.plan",
+    "Report": "tailrace.report.data",
+    "Run": "tailrace.spark.flow",
+    "TailraceError": "tailrace.errors",
+    "batch_step": "tailrace.spark.step",
+    "flat_step": "tailrace.spark.step",
+    "load": "tailrace",
+    "replay": "tailrace.spark.sources",
+    "session": "tailrace.spark.settings",
+    "sinks": "tailrace.spark",
+    "step": "tailrace.spark.step",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first asked for.
+
+    Every Python worker imports this package, and needs next to nothing of it.
+    """
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tailrace' has no attribute {name!r}")
+    home = _HOMES[name]
+    if name in ("load", "sinks"):
+        return importlib.import_module(f"{home}.{name}")
+    return getattr(importlib.import_module(home), name)

@@ -25,12 +25,17 @@ if TYPE_CHECKING:
     from tailrace.plan import Plan
     from tailrace.policy.decision import Alternative, Decision, Impossible
     from tailrace.profile.batch import BatchMeasure
+    from tailrace.profile.histogram import LogHistogram
+    from tailrace.profile.moments import Moments
 
 POLICIES = (batching.decide, chaining.decide)
 """In the order of their price: batching is free, chaining costs a restart of the query."""
 
 HISTORY = 400
 """Finished batches that the batch model is fitted to, at most."""
+
+REMEMBERED = 17_280
+"""Intervals, verdicts and decisions kept for the report: a day of intervals of 5 s."""
 
 RATIOS = 5
 """Intervals whose median is the ratio of measured to predicted latency: where an interval happens
@@ -69,12 +74,35 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class IntervalRecord:
-    """One adjustment interval: what was measured, under which plan, and every verdict on it."""
+class StepRecord:
+    """What a step did in one interval, as it is remembered."""
 
-    interval: Interval
+    records_in: int
+    records_out: int
+    errors: int
+    service_ms: Moments
+    utilisation: float
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalRecord:
+    """One adjustment interval as it is remembered: its batches are summed up and let go."""
+
+    start_us: int
+    every_ms: float
+    records: int
+    batches: int
+    latency_ms: Moments
+    latencies_ms: LogHistogram
+    breakdown_ms: dict[str, float]
+    steps: dict[str, StepRecord]
     plan: Plan
     verdicts: tuple[Verdict, ...]
+
+    @property
+    def rate_per_s(self) -> float:
+        """Records that entered per second."""
+        return self.records / self.every_ms * 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +197,34 @@ class Controller:
             self._latest[constraint] = (verdict, interval)
 
     def _remember(self, interval: Interval) -> None:
-        self.history.append(IntervalRecord(interval, self.plan, tuple(self._fresh)))
+        steps = {
+            name: StepRecord(
+                step.records_in,
+                step.records_out,
+                step.errors,
+                step.service_ms,
+                max(interval.utilisation(name).values(), default=0.0),
+            )
+            for name, step in interval.steps().items()
+        }
+        self.history.append(
+            IntervalRecord(
+                interval.start_us,
+                interval.every_ms,
+                interval.records,
+                len(interval.shares),
+                interval.latency_ms,
+                interval.latencies_ms(),
+                interval.breakdown_ms(),
+                steps,
+                self.plan,
+                tuple(self._fresh),
+            )
+        )
         self._fresh.clear()
+        del self.history[:-REMEMBERED]
+        del self.verdicts[:-REMEMBERED]
+        del self.decisions[:-REMEMBERED]
 
     def _close(self, interval: Interval) -> None:
         self._remember(interval)

@@ -417,7 +417,7 @@ def controlled(
     return chosen, means
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     fixed_ms=st.floats(20, 150),
     busy=st.floats(0.0, 0.6),
@@ -433,14 +433,15 @@ def test_from_any_start_five_intervals_are_enough_and_then_the_mean_stays_in_its
     goal = Constraint(looseness * truth.floor_ms(rate, 5_000, None))
     assume(goal.bound_ms <= 1_500)
     query = Query(truth, rate, 0.05, np.random.default_rng(seed), start_ms)
-    chosen, means = controlled(query, goal, 25)
+    chosen, means = controlled(query, goal, 45)
     best_ms = truth.longest_interval_ms(0.92 * goal.bound_ms, rate, 5_000, None)
     assert best_ms is not None
     for interval_ms in chosen[4:]:
         cycle_ms = truth.cycle_ms(interval_ms, rate)
         assert 0.8 * best_ms <= cycle_ms <= 1.15 * best_ms
     share = np.array(means[6:]) / goal.bound_ms
-    assert np.mean((share >= 0.7) & (share <= 1.0)) >= 0.94
+    # 95 % is promised; of 39 intervals, six misses are one chance in a hundred
+    assert np.mean((share >= 0.7) & (share <= 1.0)) >= 0.84
 
 
 @pytest.mark.parametrize("seed", range(4))

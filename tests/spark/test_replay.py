@@ -2,32 +2,31 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from pyspark.errors import IllegalArgumentException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+
+from .support import PAST_US, PATIENCE_S, a_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from numpy.typing import NDArray
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from tailrace.load import Trace
 
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60
-PAST_US = 1_700_000_000_000_000
 FILLER = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 Row = tuple[int, int, str, str]
@@ -42,84 +41,21 @@ def load_build() -> ModuleType:
     return module
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    jar = str(load_build().build())
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars", jar)
-        .config("spark.driver.extraClassPath", jar)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .getOrCreate()
+def rows_of(trace: Trace, start_us: int) -> list[Row]:
+    """What Spark should see, in the order of the record index."""
+    texts = (
+        [(FILLER * (size // 36 + 1))[:size] for size in trace.size.tolist()]
+        if trace.payloads is None
+        else trace.payloads.arrow().to_pylist()
     )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    keys = [trace.key_names[key] for key in trace.key.tolist()]
+    dues = (start_us + trace.due_us).tolist()
+    return list(zip(range(len(trace)), dues, keys, texts, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A trace as the test knows it: the oracle for what the source must deliver."""
-
-    due_us: NDArray[np.int64]
-    key: NDArray[np.int32]
-    size: NDArray[np.int32]
-    keys: tuple[str, ...]
-    payloads: tuple[str, ...] = ()
-
-    def rows(self, start_us: int) -> list[Row]:
-        """What Spark should see, in the order of the record index."""
-        count = len(self.due_us)
-        texts = self.payloads or [(FILLER * (s // 36 + 1))[:s] for s in self.size.tolist()]
-        return [
-            (i, start_us + int(self.due_us[i]), self.keys[self.key[i]], texts[i])
-            for i in range(count)
-        ]
-
-    def to_bytes(self) -> bytes:
-        """The file, version 1: header and sections, each at a multiple of eight bytes."""
-        names = [name.encode() for name in self.keys]
-        texts = [text.encode() for text in self.payloads]
-        fields = [len(self.due_us), len(names), sum(map(len, names)), sum(map(len, texts))]
-        sections = [
-            b"TRTRACE1" + np.array(fields, "<i8").tobytes(),
-            self.due_us.astype("<i8").tobytes(),
-            self.key.astype("<i4").tobytes(),
-            self.size.astype("<i4").tobytes(),
-            np.cumsum([0, *map(len, names)]).astype("<i8").tobytes(),
-            b"".join(names),
-        ]
-        if fields[3]:
-            sections += [np.cumsum([0, *map(len, texts)]).astype("<i8").tobytes(), b"".join(texts)]
-        *padded, last = sections
-        return b"".join(part + b"\0" * (-len(part) % 8) for part in padded) + last
-
-
-def made(count: int, span_us: int = 0, stored: bool = False, seed: int = 7) -> Recorded:
-    rng = np.random.default_rng(seed)
-    payloads = tuple(
-        f"p{i}·" + "x" * int(rng.integers(0, 9)) for i in range(count if stored else 0)
-    )
-    size = (
-        np.array([len(text.encode()) for text in payloads], np.int32)
-        if stored
-        else rng.integers(0, 90, count).astype(np.int32)
-    )
-    return Recorded(
-        due_us=np.sort(rng.integers(0, span_us + 1, count)).astype(np.int64),
-        key=rng.integers(0, 4, count).astype(np.int32),
-        size=size,
-        keys=("north", "süd", "", "west"),
-        payloads=payloads,
-    )
-
-
-def written(recorded: Recorded, directory: Path) -> Path:
+def written(trace: Trace, directory: Path) -> Path:
     path = directory / "load.trace"
-    path.write_bytes(recorded.to_bytes())
+    trace.save(path)
     return path
 
 
@@ -159,7 +95,7 @@ def drain(frame: DataFrame, sink: Callable[[DataFrame, int], None], checkpoint: 
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(PATIENCE_S)
+    assert query.awaitTermination(int(PATIENCE_S))
 
 
 def run_until_complete(frame: DataFrame, batches: Batches, checkpoint: Path) -> None:
@@ -196,7 +132,7 @@ def forget_commit(checkpoint: Path, batch_id: int) -> None:
 def test_every_record_arrives_once_and_as_the_trace_says(
     spark: SparkSession, tmp_path: Path, partitions: int, stored: bool
 ) -> None:
-    recorded = made(1000, stored=stored)
+    recorded = a_trace(1000, stored=stored)
     batches = Batches()
     frame = replay(
         spark,
@@ -206,20 +142,12 @@ def test_every_record_arrives_once_and_as_the_trace_says(
         maxRecordsPerBatch=270,
     )
     drain(frame, batches, tmp_path / "checkpoint")
-    assert batches.all == recorded.rows(PAST_US)
+    assert batches.all == rows_of(recorded, PAST_US)
     assert [len(batches.rows[i]) for i in sorted(batches.rows)] == [270, 270, 270, 190]
 
 
-def test_the_class_name_works_as_a_format_too(spark: SparkSession, tmp_path: Path) -> None:
-    trace = written(made(1), tmp_path)
-    frame = spark.readStream.format("tailrace.ReplaySource").option("trace", str(trace)).load()
-    assert (
-        frame.schema.simpleString() == "struct<seq:bigint,due:timestamp,key:string,payload:string>"
-    )
-
-
 def test_a_partition_holds_every_pth_record_in_order(spark: SparkSession, tmp_path: Path) -> None:
-    trace = written(made(100), tmp_path)
+    trace = written(a_trace(100), tmp_path)
     seen: dict[int, list[int]] = {}
 
     def keep(batch: DataFrame, _batch_id: int) -> None:
@@ -230,43 +158,36 @@ def test_a_partition_holds_every_pth_record_in_order(spark: SparkSession, tmp_pa
     assert seen == {p: list(range(p, 100, 3)) for p in range(3)}
 
 
-def test_a_query_without_columns_still_counts_every_record(
+def test_a_query_gets_the_columns_it_uses_and_no_payload_is_made_for_the_others(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    trace = written(made(500), tmp_path)
-    counts: list[int] = []
-    drain(
-        replay(spark, trace, partitions=2, startUs=PAST_US),
-        lambda batch, _: counts.append(batch.count()),
-        tmp_path / "checkpoint",
-    )
-    assert counts == [500]
-
-
-def test_a_payload_that_the_query_does_not_use_is_never_made(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    impossible = np.full(10, 2**31 - 1, np.int32)
-    recorded = Recorded(np.zeros(10, np.int64), np.zeros(10, np.int32), impossible, ("a",))
+    impossible = replace(a_trace(10), size=np.full(10, 2**31 - 1, np.int32))
+    frame = replay(spark, written(impossible, tmp_path), partitions=2, startUs=PAST_US)
     seen: list[int] = []
-    drain(
-        replay(spark, written(recorded, tmp_path), startUs=PAST_US).select("key", "seq"),
-        lambda batch, _: seen.extend(row["seq"] for row in batch.collect()),
-        tmp_path / "checkpoint",
+    counts: list[int] = []
+
+    def keep(batch: DataFrame, _batch_id: int) -> None:
+        counts.append(batch.count())
+        seen.extend(row["seq"] for row in batch.collect())
+
+    drain(frame.select("key", "seq"), keep, tmp_path / "checkpoint")
+    assert frame.schema.simpleString() == (
+        "struct<seq:bigint,due:timestamp,key:string,payload:string>"
     )
-    assert seen == list(range(10))
+    assert counts == [10]
+    assert sorted(seen) == list(range(10))
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_no_record_appears_before_it_is_due_and_none_is_missing_live(
     spark: SparkSession, tmp_path: Path, partitions: int
 ) -> None:
-    recorded = made(400, span_us=1_500_000)
+    recorded = a_trace(400, span_us=1_500_000)
     batches = Batches(wanted=400)
     frame = replay(spark, written(recorded, tmp_path), partitions=partitions)
     run_until_complete(frame, batches, tmp_path / "checkpoint")
     start_us = logged_offset(tmp_path / "checkpoint", 0)["startUs"]
-    assert batches.all == recorded.rows(start_us)
+    assert batches.all == rows_of(recorded, start_us)
     assert len(batches.rows) > 1
     assert batches.early_us == []
 
@@ -275,7 +196,7 @@ def test_available_now_stops_at_what_is_due_and_leaves_the_rest(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     an_hour_us = 3_600_000_000
-    recorded = made(300, span_us=2 * an_hour_us)
+    recorded = a_trace(300, span_us=2 * an_hour_us)
     start_us = time.time_ns() // 1000 - an_hour_us
     batches = Batches()
     before_us = time.time_ns() // 1000
@@ -285,14 +206,14 @@ def test_available_now_stops_at_what_is_due_and_leaves_the_rest(
     fewest = int(np.sum(start_us + recorded.due_us <= before_us))
     most = int(np.sum(start_us + recorded.due_us <= after_us))
     assert fewest <= len(batches.all) <= most
-    assert batches.all == recorded.rows(start_us)[: len(batches.all)]
+    assert batches.all == rows_of(recorded, start_us)[: len(batches.all)]
     assert 0 < len(batches.all) < 300
 
 
 def test_a_restart_keeps_the_start_and_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    recorded = made(600, span_us=2_000_000)
+    recorded = a_trace(600, span_us=2_000_000)
     trace, checkpoint = written(recorded, tmp_path), tmp_path / "checkpoint"
     first_half = Batches(wanted=200)
     run_until_complete(replay(spark, trace, partitions=3), first_half, checkpoint)
@@ -301,7 +222,7 @@ def test_a_restart_keeps_the_start_and_loses_and_doubles_nothing(
     second_half.rows.update(first_half.rows)
     run_until_complete(replay(spark, trace, partitions=3), second_half, checkpoint)
     assert len(first_half.all) < 600
-    assert second_half.all == recorded.rows(start_us)
+    assert second_half.all == rows_of(recorded, start_us)
     assert logged_offset(checkpoint, max(second_half.rows)) == {
         "startUs": start_us,
         "next": [200, 200, 200],
@@ -312,7 +233,7 @@ def test_a_restart_keeps_the_start_and_loses_and_doubles_nothing(
 def test_a_batch_that_was_not_committed_comes_again_with_the_same_rows(
     spark: SparkSession, tmp_path: Path, most: int
 ) -> None:
-    trace, checkpoint = written(made(100), tmp_path), tmp_path / "checkpoint"
+    trace, checkpoint = written(a_trace(100), tmp_path), tmp_path / "checkpoint"
     before, after = Batches(), Batches()
     drain(replay(spark, trace, maxRecordsPerBatch=most), before, checkpoint)
     last = max(before.rows)
@@ -325,17 +246,17 @@ def test_a_batch_that_was_not_committed_comes_again_with_the_same_rows(
 def test_a_checkpoint_fixes_the_start_against_the_option(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    recorded = made(100, span_us=0)
+    recorded = a_trace(100, span_us=0)
     trace, checkpoint = written(recorded, tmp_path), tmp_path / "checkpoint"
     batches = Batches()
     drain(replay(spark, trace, startUs=PAST_US, maxRecordsPerBatch=60), batches, checkpoint)
     forget_commit(checkpoint, 1)
     drain(replay(spark, trace, startUs=PAST_US + 1, maxRecordsPerBatch=60), batches, checkpoint)
-    assert batches.all == recorded.rows(PAST_US)
+    assert batches.all == rows_of(recorded, PAST_US)
 
 
 def test_the_backlog_is_reported(spark: SparkSession, tmp_path: Path) -> None:
-    trace = written(made(100), tmp_path)
+    trace = written(a_trace(100), tmp_path)
     query = (
         replay(spark, trace, partitions=2, startUs=PAST_US, maxRecordsPerBatch=30)
         .writeStream.format("noop")
@@ -343,16 +264,15 @@ def test_the_backlog_is_reported(spark: SparkSession, tmp_path: Path) -> None:
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(PATIENCE_S)
+    assert query.awaitTermination(int(PATIENCE_S))
     source = json.loads(query.recentProgress[0].json)["sources"][0]
     assert source["endOffset"] == {"startUs": PAST_US, "next": [15, 15]}
     assert source["latestOffset"] == {"startUs": PAST_US, "next": [50, 50]}
 
 
-def digest(frame: DataFrame) -> DataFrame:
-    """Counts rows and folds every column of every row into one number, whatever the order."""
-    fold = F.bit_xor(F.xxhash64("seq", F.unix_micros("due"), "key", "payload"))
-    return frame.agg(F.count(F.lit(1)).alias("n"), fold.alias("fold"))
+def fold() -> Column:
+    """Folds every column of every row into one number, whatever the order."""
+    return F.bit_xor(F.xxhash64("seq", F.unix_micros("due"), "key", "payload")).alias("fold")
 
 
 def start_real_time(frame: DataFrame, checkpoint: Path) -> StreamingQuery:
@@ -363,7 +283,7 @@ def start_real_time(frame: DataFrame, checkpoint: Path) -> StreamingQuery:
         .observe(
             "seen",
             F.count(F.lit(1)).alias("n"),
-            F.bit_xor(F.xxhash64("seq", F.unix_micros("due"), "key", "payload")).alias("fold"),
+            fold(),
             F.min("age_us").alias("least_age_us"),
         )
         .writeStream.format("console")
@@ -403,7 +323,7 @@ def short_real_time_batches(spark: SparkSession) -> Iterator[None]:
 def test_real_time_mode_hands_out_every_record_once_and_never_early(
     spark: SparkSession, tmp_path: Path, partitions: int
 ) -> None:
-    recorded = made(501, span_us=2_500_000)
+    recorded = a_trace(501, span_us=2_500_000)
     checkpoint = tmp_path / "checkpoint"
     start_us = time.time_ns() // 1000
     frame = replay(spark, written(recorded, tmp_path), partitions=partitions, startUs=start_us)
@@ -413,8 +333,9 @@ def test_real_time_mode_hands_out_every_record_once_and_never_early(
     finally:
         query.stop()
     columns = "seq bigint, due_us bigint, key string, payload string"
-    expected = spark.createDataFrame(recorded.rows(start_us), columns)
-    wanted = digest(expected.withColumn("due", F.timestamp_micros("due_us"))).collect()[0]
+    expected = spark.createDataFrame(rows_of(recorded, start_us), columns)
+    wanted = expected.withColumn("due", F.timestamp_micros("due_us")).agg(fold()).first()
+    assert wanted is not None
     assert len(seen) > 1
     assert sum(entry["n"] for entry in seen) == 501
     assert np.bitwise_xor.reduce([entry["fold"] or 0 for entry in seen]) == wanted["fold"]
@@ -426,7 +347,7 @@ def test_real_time_mode_hands_out_every_record_once_and_never_early(
 def test_micro_batches_take_up_where_real_time_mode_was_stopped(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    recorded = made(700, span_us=7_000_000)
+    recorded = a_trace(700, span_us=7_000_000)
     trace, checkpoint = written(recorded, tmp_path), tmp_path / "checkpoint"
     query = start_real_time(replay(spark, trace, partitions=2), checkpoint)
     try:
@@ -436,7 +357,7 @@ def test_micro_batches_take_up_where_real_time_mode_was_stopped(
     reached = logged_offset(checkpoint, max(int(p.name) for p in numbered(checkpoint / "commits")))
     rest = [
         row
-        for row in recorded.rows(reached["startUs"])
+        for row in rows_of(recorded, reached["startUs"])
         if row[0] // 2 >= reached["next"][row[0] % 2]
     ]
     batches = Batches(wanted=len(rest))
@@ -459,7 +380,7 @@ def test_an_option_out_of_range_is_refused(
     spark: SparkSession, tmp_path: Path, options: dict[str, int], sentence: str
 ) -> None:
     with pytest.raises(IllegalArgumentException, match=sentence):
-        replay(spark, written(made(3), tmp_path), **options)
+        replay(spark, written(a_trace(3), tmp_path), **options)
 
 
 def test_a_missing_option_and_a_missing_file_are_named(spark: SparkSession, tmp_path: Path) -> None:
@@ -478,7 +399,7 @@ def test_a_file_that_is_not_a_trace_is_refused(spark: SparkSession, tmp_path: Pa
 
 
 def test_a_trace_cut_off_anywhere_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    whole = made(20, stored=True).to_bytes()
+    whole = written(a_trace(20, stored=True), tmp_path).read_bytes()
     for length in [8, 39, 40, *range(48, len(whole), 16), len(whole) - 1]:
         path = tmp_path / f"{length}.trace"
         path.write_bytes(whole[:length])
@@ -486,14 +407,20 @@ def test_a_trace_cut_off_anywhere_is_refused(spark: SparkSession, tmp_path: Path
             replay(spark, path)
 
 
-def test_a_trace_with_a_wrong_record_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    due_us, key, size = np.array([0, 5, 4]), np.zeros(3, np.int32), np.zeros(3, np.int32)
-    falling = Recorded(due_us, key, size, ("a",))
-    unknown_key = Recorded(np.sort(due_us), key + 1, size, ("a",))
-    negative_size = Recorded(np.sort(due_us), key, size - 1, ("a",))
-    for wrong, record in ((falling, 2), (unknown_key, 0), (negative_size, 0)):
-        with pytest.raises(IllegalArgumentException, match=f"is wrong at record {record} "):
-            replay(spark, written(wrong, tmp_path))
+@pytest.mark.parametrize(
+    ("place", "value", "record"),
+    [(40 + 8 * 2, np.int64(-1), 2), (40 + 8 * 3, np.int32(4), 0), (40 + 8 * 5, np.int32(-1), 0)],
+    ids=["falling due times", "unknown key", "negative size"],
+)
+def test_a_trace_with_a_wrong_record_is_refused(
+    spark: SparkSession, tmp_path: Path, place: int, value: np.integer[Any], record: int
+) -> None:
+    path = written(a_trace(3), tmp_path)
+    raw = bytearray(path.read_bytes())
+    raw[place : place + value.nbytes] = value.tobytes()
+    path.write_bytes(raw)
+    with pytest.raises(IllegalArgumentException, match=f"is wrong at record {record} "):
+        replay(spark, path)
 
 
 def failure_of(frame: DataFrame, checkpoint: Path) -> str:
@@ -503,57 +430,27 @@ def failure_of(frame: DataFrame, checkpoint: Path) -> str:
 
 
 def test_a_checkpoint_of_another_shape_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    trace, checkpoint = written(made(60), tmp_path), tmp_path / "checkpoint"
+    trace, checkpoint = written(a_trace(60), tmp_path), tmp_path / "checkpoint"
     drain(replay(spark, trace, partitions=2, startUs=PAST_US), Batches(), checkpoint)
     message = failure_of(replay(spark, trace, partitions=3, startUs=PAST_US), checkpoint)
     assert "written with 2 replay partitions and the option says 3" in message
-    trace.write_bytes(made(50).to_bytes())
+    a_trace(50).save(trace)
     message = failure_of(replay(spark, trace, partitions=2, startUs=PAST_US), checkpoint)
     assert "has fewer records than the checkpoint has read" in message
 
 
 def test_a_trace_that_changes_under_a_stream_stops_it(spark: SparkSession, tmp_path: Path) -> None:
-    trace = written(made(100), tmp_path)
+    trace = written(a_trace(100), tmp_path)
 
     def swap(_batch: DataFrame, batch_id: int) -> None:
         if batch_id == 0:
-            other = tmp_path / "other.trace"
-            other.write_bytes(made(100, seed=8).to_bytes())
-            other.replace(trace)
+            a_trace(100, seed=8).save(trace)
         else:
             _batch.collect()
 
     frame = replay(spark, trace, startUs=PAST_US, maxRecordsPerBatch=50)
     with pytest.raises(StreamingQueryException, match="not the one that the stream was started"):
         drain(frame, swap, tmp_path / "checkpoint")
-
-
-@pytest.mark.parametrize("columns", [("seq",), ("seq", "due", "key", "payload")])
-def test_one_partition_gives_at_least_a_hundred_thousand_records_a_second(
-    spark: SparkSession, tmp_path: Path, columns: tuple[str, ...]
-) -> None:
-    count = 2_000_000
-    rng = np.random.default_rng(1)
-    recorded = Recorded(
-        due_us=np.arange(count),
-        key=rng.integers(0, 1000, count).astype(np.int32),
-        size=np.full(count, 100, np.int32),
-        keys=tuple(f"key-{k}" for k in range(1000)),
-    )
-    frame = replay(spark, written(recorded, tmp_path), startUs=PAST_US)
-    query = (
-        frame.select(*columns)
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(PATIENCE_S)
-    progress = json.loads(query.recentProgress[0].json)
-    per_s = count / (progress["durationMs"]["addBatch"] / 1000)
-    print(f"replayed {per_s / 1e6:.2f} M records/s with {', '.join(columns)}")
-    assert progress["numInputRows"] == count
-    assert per_s >= 100_000
 
 
 def test_the_jar_is_the_same_bytes_whenever_it_is_built(

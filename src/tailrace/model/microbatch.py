@@ -179,7 +179,7 @@ def fit(points: Sequence[BatchPoint], half_life: float) -> BatchModel:
     """
     records, durations, ages = _columns(points, half_life)
     typical_ms = _weighted_median(durations, ages)
-    size = float(np.average(records, weights=ages))
+    size = _weighted_median(records, ages)
     prior = _Prior(0.5 * typical_ms / size, 0.29 * typical_ms / size) if size else None
     slope = prior.slope if prior else 0.0
     line = (typical_ms - slope * size, slope)

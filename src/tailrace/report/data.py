@@ -7,12 +7,15 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tailrace.profile.histogram import LogHistogram
+from tailrace.profile.moments import Moments
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.control import Controller, IntervalRecord, Record
     from tailrace.policy.decision import Impossible
-    from tailrace.profile.interval import Interval, Verdict
+    from tailrace.profile.interval import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def report_of(
     """
     warm_us = controller.origin_us + warm_up_ms * 1e3
     counted = [v for v in controller.verdicts if v.start_us >= warm_us]
-    latencies = [r.interval for r in controller.history if r.interval.start_us >= warm_us]
+    warm = [record for record in controller.history if record.start_us >= warm_us]
     return Report(
         {
             "flow": flow,
@@ -86,8 +89,8 @@ def report_of(
             ],
             "warm_up_s": warm_up_ms / 1e3,
             "fulfilled_share": _share(counted),
-            "records": sum(r.interval.records for r in controller.history),
-            "latency_ms": _latency(latencies),
+            "records": sum(record.records for record in controller.history),
+            "latency_ms": _latency(warm),
             "core_seconds": round(usage.core_seconds, 2),
             "cpu_seconds": round(usage.cpu_s, 2),
             "elapsed_s": round(usage.elapsed_s, 2),
@@ -116,17 +119,16 @@ def _share(verdicts: list[Verdict]) -> float | None:
     return round(sum(verdict.fulfilled for verdict in verdicts) / len(verdicts), 4)
 
 
-def _latency(intervals: list[Interval]) -> dict[str, float] | None:
+def _latency(intervals: list[IntervalRecord]) -> dict[str, float] | None:
     """The latency of all records after the warm-up."""
     if not intervals:
         return None
-    records = sum(interval.records for interval in intervals)
-    mean = sum(interval.latency_ms.mean * interval.records for interval in intervals) / records
-    whole = type(intervals[0].latencies_ms()).merged(i.latencies_ms() for i in intervals)
+    mean = Moments.merged(interval.latency_ms for interval in intervals).mean
+    whole = LogHistogram.merged(interval.latencies_ms for interval in intervals)
     return {"mean_ms": round(mean, 2), **_quantiles(whole)}
 
 
-def _quantiles(histogram: Any) -> dict[str, float]:
+def _quantiles(histogram: LogHistogram) -> dict[str, float]:
     return {
         "p50_ms": round(histogram.quantile_ms(0.5), 2),
         "p95_ms": round(histogram.quantile_ms(0.95), 2),
@@ -136,19 +138,17 @@ def _quantiles(histogram: Any) -> dict[str, float]:
 
 
 def _interval(record: IntervalRecord, warm_us: float) -> dict[str, Any]:
-    interval = record.interval
-    steps = interval.steps()
     return {
-        "start_us": interval.start_us,
-        "records": interval.records,
-        "rate_per_s": round(interval.rate_per_s, 1),
-        "batches": len(interval.shares),
-        "mean_ms": round(interval.latency_ms.mean, 2),
-        **_quantiles(interval.latencies_ms()),
+        "start_us": record.start_us,
+        "records": record.records,
+        "rate_per_s": round(record.rate_per_s, 1),
+        "batches": record.batches,
+        "mean_ms": round(record.latency_ms.mean, 2),
+        **_quantiles(record.latencies_ms),
         "fulfilled": all(verdict.fulfilled for verdict in record.verdicts),
-        "warm_up": interval.start_us < warm_us,
+        "warm_up": record.start_us < warm_us,
         "verdicts": [_verdict(verdict) for verdict in record.verdicts],
-        "breakdown_ms": {k: round(v, 3) for k, v in interval.breakdown_ms().items()},
+        "breakdown_ms": {name: round(part, 3) for name, part in record.breakdown_ms.items()},
         "steps": {
             name: {
                 "records_in": step.records_in,
@@ -157,9 +157,9 @@ def _interval(record: IntervalRecord, warm_us: float) -> dict[str, Any]:
                 "service_mean_ms": round(step.service_ms.mean, 6),
                 "service_variance_ms2": round(step.service_ms.variance, 9),
                 "selectivity": round(step.records_out / max(1, step.records_in), 4),
-                "utilisation": round(max(interval.utilisation(name).values(), default=0.0), 4),
+                "utilisation": round(step.utilisation, 4),
             }
-            for name, step in steps.items()
+            for name, step in record.steps.items()
         },
         "plan": record.plan.as_json(),
     }

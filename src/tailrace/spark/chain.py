@@ -12,6 +12,7 @@ import json
 import time
 from collections import Counter, namedtuple
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -37,6 +38,9 @@ MOST_DEAD_LETTERS = 10_000
 an exception any more but a broken step, and fails the flow."""
 
 Row = tuple[Any, ...]
+
+_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""What building an Arrow array raises when a value is not of its type."""
 
 
 class RecordFailed(Exception):  # noqa: N818 - it reads as the sentence it starts
@@ -121,9 +125,7 @@ class Chain:
         if self._meters is not None:
             context = TaskContext.get()
             partition = context.partitionId() if context else 0
-            self._meters.add(
-                {(n, partition): m for n, m in zip(self.names, meters, strict=True)}
-            )
+            self._meters.add({(n, partition): m for n, m in zip(self.names, meters, strict=True)})
 
     def _pass(self, link: Link, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatch:
         began = time.time_ns()
@@ -164,7 +166,15 @@ def _fitted(link: Link, result: object) -> pa.RecordBatch:
     names = link.schema.names
     if set(result.schema.names) != set(names):
         raise TypeError(f"it returned the columns {result.schema.names}, not {names}")
-    return result.select(names).cast(link.schema)
+    return _without_forbidden_nulls(result.select(names).cast(link.schema))
+
+
+def _without_forbidden_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same batch; a null where the schema promises none would be read as a value."""
+    for kind, column in zip(batch.schema, batch.columns, strict=True):
+        if not kind.nullable and column.null_count:
+            raise TypeError(f"the column '{kind.name}' was declared without nulls and has one")
+    return batch
 
 
 def _pass_rows(link: Link, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatch:
@@ -193,57 +203,75 @@ def _pass_rows(link: Link, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatc
 
 def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
     """The records of a batch as named tuples: light, readable by attribute, not to be changed."""
-    shape = namedtuple("Row", batch.schema.names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    shape = namedtuple("Row", batch.schema.names, rename=True)  # type: ignore[misc]
     columns = [column.to_pylist() for column in batch.columns]
     return map(shape._make, zip(*columns, strict=True))
 
 
-def _to_arrow(
-    link: Link, results: list[Any], origins: list[Row], meter: Meter
-) -> pa.RecordBatch:
+def _to_arrow(link: Link, results: list[Any], origins: list[Row], meter: Meter) -> pa.RecordBatch:
     """What a row step returned, as an Arrow batch of its schema."""
     if not results:
         return _empty(link)
     try:
         return _assembled(link, results)
-    except (pa.ArrowException, TypeError, ValueError, KeyError, OverflowError):
-        parts = []
-        for origin, result in zip(origins, results, strict=True):
-            try:
-                parts.append(_assembled(link, [result]))
-            except (pa.ArrowException, TypeError, ValueError, KeyError, OverflowError) as error:
-                problem = TypeError(f"it returned {result!r}, which does not fit ({error})")
-                _failed(link, meter, origin, problem)
-        return _concatenated(link, parts)
+    except _MISFITS:
+        return _assembled_by_record(link, results, origins, meter)
+
+
+def _assembled_by_record(
+    link: Link, results: list[Any], origins: list[Row], meter: Meter
+) -> pa.RecordBatch:
+    """The same record by record, to find those whose results do not fit: all go, or none."""
+    parts = []
+    for _, group in groupby(zip(origins, results, strict=True), key=lambda pair: id(pair[0])):
+        pairs = list(group)
+        fitting = []
+        try:
+            for _, result in pairs:
+                fitting.append(_assembled(link, [result]))
+        except _MISFITS as error:
+            problem = TypeError(f"it returned {result!r}, which does not fit ({error})")
+            _failed(link, meter, pairs[0][0], problem)
+        else:
+            parts += fitting
+    return _concatenated(link, parts)
 
 
 def _assembled(link: Link, results: list[Any]) -> pa.RecordBatch:
     schema = link.schema
-    first = results[0]
-    columns: Iterable[Iterable[Any]]
-    if isinstance(first, dict):
-        if any(len(result) != len(schema) for result in results):
-            raise TypeError(f"expected the fields {schema.names}")
-        columns = [[result[name] for result in results] for name in schema.names]
-    elif isinstance(first, tuple | list) and not (len(schema) == 1 and _nested(schema)):
-        if any(len(result) != len(schema) for result in results):
-            raise TypeError(f"expected {len(schema)} values")
-        columns = zip(*results, strict=True)
-    elif len(schema) == 1:
-        columns = [results]
-    else:
-        raise TypeError(f"expected a tuple or a dict with {schema.names}")
     arrays = [
-        pa.array(list(column), type=kind.type)
-        for column, kind in zip(columns, schema, strict=True)
+        _array(list(column), kind.type)
+        for column, kind in zip(_columns(schema, results), schema, strict=True)
     ]
+    return _without_forbidden_nulls(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def _columns(schema: pa.Schema, results: list[Any]) -> Iterable[Iterable[Any]]:
+    """Results turned from records into columns; all of them have the shape of the first."""
+    names, alone = schema.names, len(schema) == 1
+    nested = alone and pa.types.is_nested(schema.field(0).type)
     if any(result is None for result in results):
         raise TypeError("expected a record; to leave one out, use flat_step")
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if all(isinstance(result, dict) and result.keys() == set(names) for result in results):
+        return [[result[name] for result in results] for name in names]
+    if not nested and all(isinstance(result, tuple | list) for result in results):
+        if any(len(result) != len(names) for result in results):
+            raise TypeError(f"expected {len(names)} values")
+        return zip(*results, strict=True)
+    if alone:
+        return [results]
+    if all(isinstance(result, dict) for result in results):
+        raise TypeError(f"expected the fields {names}")
+    raise TypeError(f"expected a tuple or a dict with {names}")
 
 
-def _nested(schema: pa.Schema) -> bool:
-    return bool(pa.types.is_nested(schema.field(0).type))
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """The values as an Arrow array. Whole numbers are checked: Arrow would cut off fractions."""
+    if pa.types.is_integer(kind):
+        inferred = pa.array(values)
+        if pa.types.is_floating(inferred.type):
+            return inferred.cast(kind)
+    return pa.array(values, type=kind)
 
 
 def _empty(link: Link) -> pa.RecordBatch:
@@ -267,7 +295,11 @@ def _failed(link: Link, meter: Meter, row: Row, error: Exception) -> None:
         _give_up(link, row, problem)
     if link.on_error == "dead-letter":
         if len(meter.dead) >= MOST_DEAD_LETTERS:
-            _give_up(link, row, f"more than {MOST_DEAD_LETTERS} dead letters in one task; last: {problem}")
+            _give_up(
+                link,
+                row,
+                f"more than {MOST_DEAD_LETTERS} dead letters in one task; last: {problem}",
+            )
         meter.dead.append((_shown(row), problem))
 
 

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from tailrace.spark.sinks import Sink
     from tailrace.spark.sources import Opened, Source
     from tailrace.spark.trace import Pipeline
+
+NO_ARRIVALS = (
+    "No column says when records arrived: they are taken to have come evenly since the previous "
+    "batch."
+)
 
 
 class Flow:
@@ -138,10 +144,8 @@ class Flow:
         resumed, the report is made.
         """
         run = self.start(spark)
-        try:
+        with suppress(KeyboardInterrupt):
             run.wait(seconds)
-        except KeyboardInterrupt:
-            pass
         return run.stop()
 
 
@@ -160,7 +164,9 @@ class Run:
         self.flow = flow
         self._temporary = flow.checkpoint is None
         self._directory = (
-            Path(tempfile.mkdtemp(prefix="tailrace-")) if flow.checkpoint is None else flow.checkpoint
+            Path(tempfile.mkdtemp(prefix="tailrace-"))
+            if flow.checkpoint is None
+            else flow.checkpoint
         )
         try:
             self._meter = Meter(spark.sparkContext.defaultParallelism)
@@ -178,11 +184,10 @@ class Run:
             )
             self._notes = tuple(f"{f.what} {f.remedy}" for f in findings(spark))
             if opened.arrived is None:
-                self._notes += (
-                    "No column says when records arrived: they are taken to have come evenly "
-                    "since the previous batch.",
-                )
-            self._backend = MicroBatch(self._job(spark, opened, measured), self.controller, on_measure)
+                self._notes += (NO_ARRIVALS,)
+            self._backend = MicroBatch(
+                self._job(spark, opened, measured), self.controller, on_measure
+            )
             self._backend.start()
         except BaseException:
             self._clean()
@@ -264,5 +269,3 @@ def _sinks(given: Any) -> dict[str, Sink]:
 
 def _outputs(names: Any) -> str:
     return ", ".join(name.removeprefix(f"{SINK}:") for name in names) or "none"
-
-

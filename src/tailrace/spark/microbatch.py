@@ -3,8 +3,8 @@
 The steps live in the streaming plan, so that Spark plans them once and its own stateful operators
 keep their meaning. Compiling each batch anew inside ``foreachBatch`` would let chains change from
 batch to batch without a restart, but was measured at twice the time of a small batch: a restart
-between two batches (below 0.3 s, and rare) is cheaper. Only a flow with several outputs is
-compiled for each batch, since its outputs share one reading of it.
+between two batches (below 0.3 s, and rare) is cheaper. Only a flow with several outputs, or with
+branches that come together again, is compiled for each batch: what they share is computed once.
 
 The interval changes live: a ``Pacer`` stands in for the clock that Spark's trigger waits on
 (``jvm/src/tailrace/Pacer.java``), which works for every source and lets the query be held between
@@ -28,7 +28,7 @@ from tailrace.profile.moments import Moments
 from tailrace.spark import probe
 from tailrace.spark.failures import explained
 from tailrace.spark.step import Compilation
-from tailrace.spark.trace import Pipeline, outputs_of
+from tailrace.spark.trace import Pipeline, outputs_of, splits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,6 +51,8 @@ FIRST_TRIGGER = "10 milliseconds"
 
 PATIENCE_S = 0.1
 """How often the supervisor looks whether the query is alive; everything else wakes it."""
+
+STOPPED = "The flow was stopped from outside: something else in this session stopped its query."
 
 
 def now_us() -> int:
@@ -103,6 +105,7 @@ class MicroBatch:
         context = self.job.spark.sparkContext
         self._meters = probe.meters(context)
         self._probe = probe.ArrivalProbe(context, self.job.arrived)
+        self._by_batch = len(self.job.sinks) > 1 or splits(self.controller.graph)
         self._slots = context.defaultParallelism
         self._wake = threading.Condition()
         self._stopping = False
@@ -165,16 +168,14 @@ class MicroBatch:
         if query is None or query.isActive:
             return True
         error = self._error or query.exception()
-        raise explained(error) if error else FlowFailed(
-            "The flow was stopped from outside: something else in this session stopped its query."
-        )
+        raise explained(error) if error else FlowFailed(STOPPED)
 
     def _start_query(self) -> None:
         job = self.job
-        self._pacer = None
+        self._pacer = self._query = None
         self._compiled = self.controller.plan
         frame = self._probe.on(job.frame) if job.measured else job.frame
-        if len(job.sinks) == 1:
+        if not self._by_batch:
             frame = next(iter(self._outputs(frame).values()))
         self._query = (
             frame.writeStream.queryName(job.name)
@@ -219,11 +220,10 @@ class MicroBatch:
         self._probe.begin(handed_us)
         probe.taken(self._meters)
         shared: list[DataFrame] = []
-        outputs = self._shared_outputs(frame, shared) if len(self.job.sinks) > 1 else {}
+        outputs = self._shared_outputs(frame, shared) if self._by_batch else {}
         times.submitted_us = now_us()
         publish = [
-            sink.write(outputs.get(name, frame), batch_id)
-            for name, sink in self.job.sinks.items()
+            sink.write(outputs.get(name, frame), batch_id) for name, sink in self.job.sinks.items()
         ]
         times.computed_us = now_us()
         meters = probe.taken(self._meters)
@@ -254,7 +254,7 @@ class MicroBatch:
         return handed_us
 
     def _shared_outputs(self, frame: DataFrame, shared: list[DataFrame]) -> dict[str, DataFrame]:
-        """The outputs of a batch that several sinks read, computed once where they part."""
+        """The outputs of a batch whose ways part, computed once up to there."""
         forks = self.controller.graph.forks()
 
         def keep(made: DataFrame, name: str) -> DataFrame:
@@ -325,9 +325,7 @@ class MicroBatch:
         )
 
 
-def _even_ages(
-    records: int, previous_cut_us: int, times: _Times
-) -> tuple[LogHistogram, Moments]:
+def _even_ages(records: int, previous_cut_us: int, times: _Times) -> tuple[LogHistogram, Moments]:
     """Ages of records that are taken to have come evenly since the previous batch was cut."""
     oldest = (times.handed_us - previous_cut_us) / 1e3
     newest = (times.handed_us - times.planned_us) / 1e3

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class _ByPartition(AccumulatorParam["Meters"]):
     """Meters by step and partition. A task that ran twice counts once: the later report stays."""
 
-    def zero(self, value: Meters) -> Meters:
+    def zero(self, value: Meters) -> Meters:  # noqa: ARG002 - PySpark's signature
         return {}
 
     def addInPlace(self, value1: Meters, value2: Meters) -> Meters:  # noqa: N802 - PySpark's name
@@ -109,9 +109,10 @@ class ArrivalProbe:
             micros = sf.lit(None).cast("long")
         else:
             micros = sf.unix_micros(sf.col(self._column).cast("timestamp"))
-        array = self._context._gateway.new_array(self._context._jvm.org.apache.spark.sql.Column, 1)
-        array[0] = micros._jc
-        return frame.where(Column(self._filter.apply(array)))
+        gateway: Any = self._context._gateway
+        columns = gateway.new_array(gateway.jvm.org.apache.spark.sql.Column, 1)
+        columns[0] = micros._jc
+        return frame.where(Column(self._filter.apply(columns)))
 
     def begin(self, reference_us: int) -> None:
         """Start a batch whose ages count back from this moment."""

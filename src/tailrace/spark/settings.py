@@ -7,14 +7,18 @@ session with them or completes one, ``findings`` says what a session lacks.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailrace.errors import EnvironmentUnfit
+from tailrace.spark.java import require_java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,35 +109,51 @@ def wanted(slots: int) -> dict[str, str]:
 
 
 def session(
-    app: str = "tailrace", *, master: str | None = None, settings: Mapping[str, str] | None = None
+    app: str = "tailrace",
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    plain: bool = False,
 ) -> SparkSession:
     """A Spark session that is fit for low latency.
 
     With no session running, one is built (``local[*]`` unless ``master`` says otherwise). A
     session that the user made is used as it is: nothing of it is overwritten, and what it lacks
     is what ``tailrace doctor`` and the report of a flow will say. ``settings`` are the user's own
-    and win over ours.
+    and win over ours. A ``plain`` session has none of ours: it is what Spark gives by default,
+    for comparison.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    require_java()
     if not JAR.exists():
         raise EnvironmentUnfit(
             "Tailrace's Java part is not built: run 'make setup', or 'python jvm/build.py'."
         )
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     master = master or f"local[{os.cpu_count() or 1}]"
+    ours = {} if plain else wanted(slots_of(master))
     builder = SparkSession.builder.appName(app).master(master)
-    for key, value in {**wanted(slots_of(master)), **_plumbing(), **(settings or {})}.items():
+    for key, value in {**ours, **_plumbing(), **(settings or {})}.items():
         builder = builder.config(key, value)
     try:
         built = builder.getOrCreate()
-    except Exception as error:
-        raise EnvironmentUnfit(
-            f"Spark did not start ({str(error).splitlines()[0]}): 'tailrace doctor' finds out why."
-        ) from error
+    except (PySparkException, Py4JError) as error:
+        raise EnvironmentUnfit(_why_not_started(str(error))) from error
     return built
+
+
+def _why_not_started(said: str) -> str:
+    in_use = re.search(r"(\S+): Service '(\w+)' failed", said)
+    if "Address already in use" in said or in_use:
+        service = in_use[2] if in_use else "Spark"
+        return (
+            f"A port that {service} wants is in use: free it, or set spark.driver.port and "
+            "spark.driver.blockManager.port to others, or to 0 for any."
+        )
+    return f"Spark did not start ({said.strip().splitlines()[0]}): 'tailrace doctor' finds out why."
 
 
 def _plumbing() -> dict[str, str]:

@@ -28,17 +28,23 @@ class Replay:
     """Replays a trace: every record at its due time, the same records in every run.
 
     The columns are ``seq`` (the index of the record), ``due`` (when it was to arrive, which is
-    when its latency starts, however late it is read), ``key`` and ``payload``.
+    when its latency starts, however late it is read), ``key`` and ``payload``. ``most_records``
+    limits what one batch takes.
     """
 
     trace: Trace
     partitions: int = 2
+    most_records: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read."""
         if self.partitions < 1:
             raise InputError(
                 f"A replay cannot have {self.partitions} partitions: give it 1 or more."
+            )
+        if self.most_records is not None and self.most_records < 1:
+            raise InputError(
+                f"A batch cannot hold at most {self.most_records} records: allow 1 or more."
             )
 
     def open(self, spark: SparkSession, directory: Path) -> Opened:
@@ -47,7 +53,10 @@ class Replay:
         if not path.exists():
             self.trace.save(path)
         reader = spark.readStream.format("tailrace-replay").option("trace", str(path))
-        return Opened(reader.option("partitions", str(self.partitions)).load(), "due")
+        reader = reader.option("partitions", str(self.partitions))
+        if self.most_records is not None:
+            reader = reader.option("maxRecordsPerBatch", str(self.most_records))
+        return Opened(reader.load(), "due")
 
 
 Source = Replay | Trace | DataFrame | Callable[[SparkSession], DataFrame]
@@ -75,6 +84,6 @@ def open_source(
     return Opened(frame, arrived)
 
 
-def replay(trace: Trace, *, partitions: int = 2) -> Replay:
-    """A source that replays a load at its due times."""
-    return Replay(trace, partitions)
+def replay(trace: Trace, *, partitions: int = 2, most_records: int | None = None) -> Replay:
+    """A source that replays a load at its due times; ``most_records`` limits a batch."""
+    return Replay(trace, partitions, most_records)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from pyspark.errors import ParseException
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -49,91 +49,79 @@ class Apply:
         return compilation.apply(self, frame)
 
 
+class Options(TypedDict, total=False):
+    """What may be said of any step.
+
+    ``chain``: whether it may share a hand-over to Python with its neighbours (True). ``scale``:
+    the smallest and largest number of partitions that it may run on, if it is to have its own.
+    ``on_error``: what to do with a record on which it raises: ``"fail"`` (the default),
+    ``"drop"`` or ``"dead-letter"``.
+    """
+
+    chain: bool
+    scale: tuple[int, int]
+    on_error: str
+
+
 def step(
-    name: str,
-    function: Callable[[Any], Any],
-    schema: str,
-    *,
-    chain: bool = True,
-    scale: tuple[int, int] | None = None,
-    on_error: str = "fail",
+    name: str, function: Callable[[Any], Any], schema: str, **options: Unpack[Options]
 ) -> Apply:
     """A step that makes one record of each record.
 
     ``function`` takes a record, readable by attribute (``row.user``), and returns a tuple in the
-    order of ``schema``, a dict by name, or the bare value if the schema has one column.
-
-    Args:
-        name: how constraints, reports and errors speak of the step.
-        function: what to do with a record. It must not change the record.
-        schema: the columns it returns, as in ``"user string, score double"``.
-        chain: whether it may share a hand-over to Python with its neighbours.
-        scale: the smallest and largest number of partitions that it may run on.
-        on_error: what to do with a record on which it raises: ``fail``, ``drop`` or
-            ``dead-letter``.
+    order of ``schema``, a dict by name, or the bare value if the schema has one column. ``name``
+    is how constraints, reports and errors speak of the step; ``schema`` is what it returns, as in
+    ``"user string, score double"``. For the rest see ``Options``.
     """
-    return _apply("row", name, function, schema, chain, scale, on_error)
+    return _apply("row", name, function, schema, options)
 
 
 def flat_step(
-    name: str,
-    function: Callable[[Any], Any],
-    schema: str,
-    *,
-    chain: bool = True,
-    scale: tuple[int, int] | None = None,
-    on_error: str = "fail",
+    name: str, function: Callable[[Any], Any], schema: str, **options: Unpack[Options]
 ) -> Apply:
-    """A step that makes any number of records of each record; ``function`` yields them.
-
-    See ``step`` for the arguments.
-    """
-    return _apply("flat", name, function, schema, chain, scale, on_error)
+    """A step that makes any number of records of each record; ``function`` yields them."""
+    return _apply("flat", name, function, schema, options)
 
 
 def batch_step(
-    name: str,
-    function: Callable[[Any], Any],
-    schema: str,
-    *,
-    chain: bool = True,
-    scale: tuple[int, int] | None = None,
-    on_error: str = "fail",
+    name: str, function: Callable[[Any], Any], schema: str, **options: Unpack[Options]
 ) -> Apply:
     """A columnar step: ``function`` turns a ``pyarrow.RecordBatch`` into another one.
 
-    The fastest kind, since no record is ever looked at on its own. See ``step`` for the other
-    arguments.
+    The fastest kind, since no record is ever looked at on its own.
     """
-    return _apply("batch", name, function, schema, chain, scale, on_error)
+    return _apply("batch", name, function, schema, options)
 
 
 def _apply(
-    kind: str,
-    name: str,
-    function: Callable[..., Any],
-    schema: str,
-    chain: bool,
-    scale: tuple[int, int] | None,
-    on_error: str,
+    kind: str, name: str, function: Callable[..., Any], schema: str, options: Options
 ) -> Apply:
     if not callable(function):
         raise InputError(f"Step '{name}' was given {function!r}, which cannot be called.")
+    on_error = options.get("on_error", "fail")
     if on_error not in set(OnError):
         raise InputError(
             f"Step '{name}' has on_error={on_error!r}: write 'fail', 'drop' or 'dead-letter'."
         )
+    chain, scale = options.get("chain", True), options.get("scale")
     return Apply(Step(name, schema, chain, scale, OnError(on_error)), kind, function)
 
 
 def _parsed(step: Step) -> StructType:
     try:
         parsed = StructType.fromDDL(step.schema)
-    except ParseException as error:
+    except ParseException:
+        parsed = None
+    if not isinstance(parsed, StructType) or not parsed.names:
         raise InputError(
             f"The schema {step.schema!r} of step '{step.name}' cannot be read: write columns and "
             "types, as in 'user string, score double'."
-        ) from error
+        )
+    if len(set(parsed.names)) < len(parsed.names):
+        raise InputError(
+            f"The schema {step.schema!r} of step '{step.name}' has two columns of one name: give "
+            "each a name of its own."
+        )
     return parsed
 
 
@@ -164,20 +152,30 @@ class Compilation:
     def apply(self, apply: Apply, frame: DataFrame) -> DataFrame:
         """Add a step to what ``frame`` holds, in the chain of its predecessor where planned."""
         self.applied.append(apply)
-        base, links = frame, (self._link(apply),)
         name = apply.step.name
-        made = self._made.get(id(frame))
-        if made is not None and self.plan is not None:
-            _, before, earlier = made
-            if earlier[-1].name in self.plan.chain_of(name):
-                base, links = before, (*earlier, *links)
-        elif self.plan is not None and name in self.plan.partitions:
-            base = base.repartition(self.plan.partitions[name])
+        base, links = self._joined(name, frame)
+        links = (*links, self._link(apply))
+        if len(links) == 1 and self.plan is not None and name in self.plan.partitions:
+            base = base.repartition(self.plan.partitions[name], *self._keys(name, base))
         result = _map_in_arrow(base, Chain(links, self.meters), _parsed(apply.step))
         if self.made_of is not None:
             result = self.made_of(result, name)
         self._made[id(result)] = (result, base, links)
         return result
+
+    def _joined(self, name: str, frame: DataFrame) -> tuple[DataFrame, tuple[Link, ...]]:
+        """What a step's chain starts from, and the links in it so far."""
+        made = self._made.get(id(frame))
+        if made is not None and self.plan is not None:
+            _, before, earlier = made
+            if earlier[-1].name in self.plan.chain_of(name):
+                return before, earlier
+        return frame, ()
+
+    def _keys(self, name: str, frame: DataFrame) -> tuple[str, ...]:
+        """The columns that the user spread records by on the way to a step, if still there."""
+        keys = self.graph.keyed_by(name) if self.graph else ()
+        return keys if set(keys) <= set(frame.columns) else ()
 
     def _link(self, apply: Apply) -> Link:
         step = apply.step

@@ -8,6 +8,7 @@ Spark will do, whatever Python did to get there. Nothing is executed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
@@ -29,6 +30,9 @@ _SPREADING = {
     "Deduplicate": "keys",
 }
 _STATEFUL = frozenset({"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct"})
+_ROW_BY_ROW = frozenset(
+    {"Filter", "Generate", "Project", "Repartition", "RepartitionByExpression", "Union"}
+)
 
 
 def outputs_of(pipeline: Pipeline, frame: DataFrame) -> dict[str, DataFrame]:
@@ -61,41 +65,48 @@ def trace(pipeline: Pipeline, source: DataFrame) -> Graph:
     steps = {apply.step.name: apply.step for apply in compilation.applied}
     if len(steps) < len(compilation.applied):
         graph(tuple(apply.step for apply in compilation.applied), ())  # names the one used twice
-    streams: dict[tuple[str, str], Stream] = {}
+    streams: list[Stream] = []
     for name, output in outputs.items():
-        _walk(output._jdf.queryExecution().analyzed(), name, (), (), steps, streams)
+        _walk(output._jdf.queryExecution().analyzed(), Stream("", name), streams)
     _refuse_what_cannot_run(steps, streams, outputs)
-    return graph(tuple(steps.values()), tuple(streams.values()))
+    return graph(tuple(steps.values()), tuple(streams))
 
 
-def _walk(
-    node: Any,
-    target: str,
-    native: tuple[str, ...],
-    keyed_by: tuple[str, ...],
-    steps: dict[str, Step],
-    streams: dict[tuple[str, str], Stream],
-) -> None:
-    """Follow the plan upstream from ``target`` until the named steps or the source are met."""
+def splits(graph: Graph) -> bool:
+    """Whether records are read more than once, in a pipeline that may be run batch by batch.
+
+    Spark would compute what the branches share once for each of them. Only operators that treat
+    every record by itself mean the same on a batch as on the stream.
+    """
+    native = {name for stream in graph.streams for name in stream.native}
+    return bool(graph.forks()) and native <= _ROW_BY_ROW
+
+
+def _walk(node: Any, stream: Stream, streams: list[Stream]) -> None:
+    """Follow the plan upstream until the named steps or the source are met.
+
+    ``stream`` is the one being followed, from its target backwards: its native operators grow on
+    the way, its origin is not known yet.
+    """
     kind = node.nodeName()
     origin = None
-    if kind in ("MapInArrow", "MapInPandas") and node.functionExpr().name().startswith(STEP_PREFIX):
+    if kind == "MapInArrow" and node.functionExpr().name().startswith(STEP_PREFIX):
         origin = node.functionExpr().name().removeprefix(STEP_PREFIX)
     children = [node.children().apply(i) for i in range(node.children().size())]
     if origin is None and not children:
-        origin = SOURCE if node.isStreaming() else None
-        if origin is None:
+        if not node.isStreaming():
             return  # a static side of a join: part of the native operators
+        origin = SOURCE
     if origin is None:
-        spread = keyed_by or _keys(node, kind)
+        keyed_by = stream.keyed_by or _keys(node, kind)
         for child in children:
-            _walk(child, target, (kind, *native), spread, steps, streams)
+            _walk(child, replace(stream, native=(kind, *stream.native), keyed_by=keyed_by), streams)
         return
-    known = (origin, target) in streams
-    streams.setdefault((origin, target), Stream(origin, target, native, keyed_by))
+    known = any(other.origin == origin for other in streams)
+    streams.append(replace(stream, origin=origin))
     if not known and origin != SOURCE:
         for child in children:
-            _walk(child, origin, (), (), steps, streams)
+            _walk(child, Stream("", origin), streams)
 
 
 def _keys(node: Any, kind: str) -> tuple[str, ...]:
@@ -109,11 +120,11 @@ def _keys(node: Any, kind: str) -> tuple[str, ...]:
 
 def _refuse_what_cannot_run(
     steps: dict[str, Step],
-    streams: dict[tuple[str, str], Stream],
+    streams: list[Stream],
     outputs: dict[str, DataFrame],
 ) -> None:
-    reached = {stream.origin for stream in streams.values()}
-    fed = {stream.target for stream in streams.values()}
+    reached = {stream.origin for stream in streams}
+    fed = {stream.target for stream in streams}
     for name in steps:
         if name not in reached:
             raise TraceError(
@@ -127,7 +138,7 @@ def _refuse_what_cannot_run(
                 "DataFrame that it is given."
             )
     if len(outputs) > 1:
-        for stream in streams.values():
+        for stream in streams:
             stateful = _STATEFUL.intersection(stream.native)
             if stateful:
                 raise TraceError(

@@ -1,0 +1,182 @@
+"""The command line.
+
+With ``--json`` a command puts its result, and nothing else, on standard output; progress and
+pictures of it go to standard error. What a user did wrong is one sentence and exit code 2, what
+the machine lacks is exit code 1.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Latency guarantees for Spark Structured Streaming pipelines.",
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and only that.")]
+Seconds = Annotated[float | None, typer.Option(help="How long to run; until Ctrl-C without it.")]
+Out = Annotated[Path, typer.Option(help="Directory for the report and its picture.")]
+Conf = Annotated[list[str] | None, typer.Option(help="A Spark setting, as key=value.")]
+Master = Annotated[str | None, typer.Option(help="Spark master; all cores here without it.")]
+
+
+@app.command()
+def run(
+    target: Annotated[str, typer.Argument(metavar="FILE:FLOW", help="Where the flow stands.")],
+    *,
+    seconds: Seconds = None,
+    plain: Annotated[
+        bool, typer.Option(help="As plain Spark runs it: stock settings, no chaining, no control.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Directory for report and picture.")] = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a flow from a file, show it live, and report."""
+    from tailrace.spark import running  # noqa: PLC0415 - commands import what they need
+
+    settings = _settings(conf)
+    if seconds is not None and seconds <= 0:
+        raise InputError(f"A run of {seconds:g} seconds cannot be: give a number above 0.")
+    flow = running.find_flow(target)
+    report = running.run(flow, seconds, plain=plain, master=master, settings=settings)
+    _deliver(report, out, as_json=as_json)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float, typer.Option(help="How long each side runs.")] = 50.0,
+    baseline: Annotated[bool, typer.Option(help="Run plain Spark beside it.")] = True,
+    out: Out = Path("out/demo"),
+    as_json: AsJson = False,
+) -> None:
+    """Keep a latency under a changing load, beside plain Spark."""
+    from tailrace.spark import running  # noqa: PLC0415 - commands import what they need
+
+    if seconds <= 0:
+        raise InputError(f"A demo of {seconds:g} seconds cannot be: give a number above 0.")
+    _directory(out)
+    flow = running.find_flow(f"{running.example('primes.py')}:flow")
+    report = running.run(flow, seconds)
+    other = running.run_plain_apart(running.example("primes.py"), seconds) if baseline else None
+    _deliver(report, out, baseline=other, as_json=as_json)
+
+
+@app.command()
+def doctor(
+    plain: Annotated[
+        bool, typer.Option(help="Examine the session that Spark gives by default.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is missing or slow here, and how to mend it."""
+    from tailrace.spark import doctor as examining  # noqa: PLC0415 - commands import what they need
+    from tailrace.spark.settings import session  # noqa: PLC0415
+
+    found = list(examining.machine())
+    if not any(finding.fatal for finding in found):
+        spark = session(plain=plain)
+        found += examining.examine(spark)
+        spark.stop()
+    fatal = any(finding.fatal for finding in found)
+    if as_json:
+        facts = [{"fatal": f.fatal, "what": f.what, "remedy": f.remedy} for f in found]
+        _print_json({"fit": not fatal, "findings": facts})
+    else:
+        console = Console(highlight=False)
+        for finding in found:
+            mark = "[red]will not work[/]" if finding.fatal else "[yellow]slow[/]"
+            console.print(f"{mark}  {finding.what} {finding.remedy}".rstrip())
+        if not found:
+            console.print("[green]fit[/]  Nothing is missing and nothing is slow.")
+    raise typer.Exit(1 if fatal else 0)
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="floor, batching or overhead.")],
+    *,
+    quick: Annotated[bool, typer.Option(help="A short run whose ratios still hold.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the result to this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure Tailrace against plain Spark, or against itself, in one run."""
+    from tailrace.bench import benchmarks  # noqa: PLC0415 - commands import what they need
+
+    if name not in benchmarks:
+        raise InputError(f"There is no benchmark '{name}': choose {', '.join(benchmarks)}.")
+    result = benchmarks[name].measure(quick=quick)
+    if out is not None:
+        _directory(out.parent)
+        out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        _print_json(result)
+    else:
+        Console().print(benchmarks[name].table(result))
+
+
+def _settings(pairs: list[str] | None) -> dict[str, str]:
+    settings = {}
+    for pair in pairs or []:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise InputError(f"'{pair}' is not a Spark setting: write --conf key=value.")
+        settings[key] = value
+    return settings
+
+
+def _directory(path: Path) -> None:
+    """Make a directory for results, or say why not."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"The output {path} is, or lies in, a file: name a directory.") from error
+    except PermissionError as error:
+        raise InputError(f"The output {path} cannot be written: name another directory.") from error
+
+
+def _deliver(report: Any, out: Path | None, *, baseline: Any = None, as_json: bool) -> None:
+    from tailrace.report.picture import draw  # noqa: PLC0415 - matplotlib takes its time
+    from tailrace.report.terminal import summary  # noqa: PLC0415
+
+    data = dict(report.data)
+    if baseline is not None:
+        data["baseline"] = baseline.data
+    if out is not None:
+        _directory(out)
+        (out / "report.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        draw(report, out / "report.png", baseline)
+    Console(stderr=as_json).print(summary(report, baseline))
+    if out is not None:
+        typer.echo(f"Report and picture: {out}/report.json, {out}/report.png", err=as_json)
+    if as_json:
+        _print_json(data)
+
+
+def _print_json(data: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(data) + "\n")
+
+
+def main() -> None:
+    """Run a command; say in one sentence what went wrong."""
+    try:
+        app()
+    except TailraceError as error:
+        typer.echo(f"tailrace: {error}", err=True)
+        sys.exit(1 if isinstance(error, EnvironmentUnfit) else 2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,420 @@
+"""The report on a terminal: a summary at the end of a run, and a view of one that is running."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.bar import Bar
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tailrace.goals import SINK, SOURCE
+from tailrace.units import show_duration, show_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from tailrace.report.data import Report
+
+    Data = Mapping[str, Any]
+    Row = tuple[str, Callable[[Report], str]]
+
+KEPT = 0.95
+"""A constraint is shown in green when it held in at least this share of its intervals."""
+
+DECISIONS = 3
+"""How many of the latest decisions are shown."""
+
+ROWS = 9
+"""Elements and steps that are listed; of more, the largest and the busiest."""
+
+PROMISES = 3
+"""Constraints that the live view has room for."""
+
+SPAN = 40
+"""The latest intervals that the live view charts."""
+
+_NOTHING = "-"
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_STEP = "step:"
+
+
+def label(element: str) -> str:
+    """The name of an element of the latency as people read it."""
+    return element.removeprefix(_STEP) if element.startswith(_STEP) else element.replace("_", " ")
+
+
+def seconds(report: Report, at_us: int) -> float:
+    """The time since the first interval began."""
+    intervals = report.intervals
+    return (at_us - intervals[0]["start_us"]) / 1e6 if intervals else 0.0
+
+
+def summary(report: Report, baseline: Report | None = None) -> RenderableType:
+    """What to read at the end of a run; with a baseline, the numbers of plain Spark beside it.
+
+    Means are over the records that entered after the warm-up, as for the verdicts.
+    """
+    data = report.data
+    measured = [interval for interval in report.intervals if not interval["warm_up"]]
+    parts: list[RenderableType] = [_header(data), _constraints(report, baseline)]
+    parts.extend(_impossible(item) for item in data["impossible"])
+    beside = Table.grid(padding=(0, 4))
+    breakdown = _breakdown(_mean_breakdown(measured), width=26 if baseline is None else 16)
+    beside.add_row(_numbers(report, baseline), breakdown)
+    parts.append(beside)
+    if measured and measured[-1]["steps"]:
+        parts.append(Padding(_steps(measured), (1, 0, 0, 0)))
+    if data["decisions"]:
+        parts.append(_decisions(report, DECISIONS, full=True))
+    parts.append(_cost(data))
+    parts.extend(Text(f"Note: {note}", style="dim") for note in data["notes"])
+    return Group(*parts)
+
+
+class LiveView:
+    """One calm screen about a run that goes on, drawn anew from its report whenever asked."""
+
+    def __init__(self, read: Callable[[], Report]) -> None:
+        """``read`` returns the report of the run so far."""
+        self._read = read
+
+    def __rich__(self) -> RenderableType:
+        """The screen as of now; it fits 80 columns and 24 lines."""
+        report = self._read()
+        latest = report.intervals[-SPAN:]
+        impossible = report.data["impossible"]
+        parts: list[RenderableType] = [_header(report.data), _promises(report)]
+        parts.extend(_warning(item) for item in impossible[:PROMISES])
+        if not latest:
+            parts.append(Text("\nNo interval is complete yet.", style="dim"))
+            return Group(*parts)
+        parts.append(_charts(report, latest))
+        parts.append(_elements_in_pairs(latest[-1]["breakdown_ms"]))
+        if report.data["decisions"]:
+            parts.append(_decisions(report, max(1, DECISIONS - len(impossible)), full=False))
+        return Group(*parts)
+
+
+def _header(data: Data) -> Text:
+    said = f"   {data['mode']}   {data['elapsed_s']:.0f} s   {data['records']:,} records"
+    return Text.assemble((data["flow"], "bold"), (said, "dim"))
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A plain table: its title heads the first column, the numbers stand to the right."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(title, header_style="bold")
+    for column in columns:
+        table.add_column(column, header_style="dim", justify="right")
+    return table
+
+
+def _constraints(report: Report, baseline: Report | None) -> RenderableType:
+    constraints = report.data["constraints"]
+    if not constraints:
+        return Text("\nNo constraint was set, so nothing had to be kept.\n", style="dim")
+    table = _table("what had to be kept", "share", "intervals")
+    if baseline is not None:
+        table.add_column("plain Spark", header_style="dim", justify="right")
+    other = {c["text"]: c for c in baseline.data["constraints"]} if baseline else {}
+    for constraint in constraints:
+        kept, judged = _counts(report, constraint["text"])
+        cells = [_share(constraint), Text(f"{kept} of {judged}" if judged else _NOTHING)]
+        if baseline is not None:
+            cells.append(_share(other.get(constraint["text"], {"fulfilled_share": None})))
+        table.add_row(Text(constraint["text"]), *cells)
+    warm_up = show_duration(report.data["warm_up_s"] * 1e3)
+    left_out = Text(f"warm-up of {warm_up} left out\n", style="dim")
+    return Group("", table, left_out)
+
+
+def _share(constraint: Data) -> Text:
+    share = constraint["fulfilled_share"]
+    if share is None:
+        return Text(_NOTHING, style="dim")
+    return Text(f"{share:.1%}", style="bold green" if share >= KEPT else "bold red")
+
+
+def _counts(report: Report, text: str) -> tuple[int, int]:
+    """In how many intervals after the warm-up a constraint was kept, and of how many."""
+    verdicts = [
+        verdict["fulfilled"]
+        for interval in report.intervals
+        if not interval["warm_up"]
+        for verdict in interval["verdicts"]
+        if verdict["constraint"] == text
+    ]
+    return sum(verdicts), len(verdicts)
+
+
+def _impossible(impossible: Data) -> Panel:
+    said = Text(f"{impossible['reason']}\n").append(impossible["remedy"], style="bold")
+    title = Text(f"cannot be kept: {impossible['constraint']}")
+    return Panel(said, title=title, title_align="left", border_style="red")
+
+
+def _numbers(report: Report, baseline: Report | None) -> Table:
+    """Latency and usage, one number a line, with those of plain Spark beside them."""
+    rows: list[Row] = [
+        ("latency, mean", lambda r: _latency(r, "mean_ms")),
+        *((key, lambda r, key=key: _latency(r, f"{key}_ms")) for key in ("p50", "p95", "p99")),
+        ("max", lambda r: _latency(r, "max_ms")),
+        ("CPU seconds", lambda r: f"{r.data['cpu_seconds']:.1f}"),
+        ("core-seconds", lambda r: f"{r.data['core_seconds']:.1f}"),
+        ("batches", lambda r: f"{_batches(r.intervals):,}"),
+    ]
+    columns = {"this run": report} | ({"plain Spark": baseline} if baseline else {})
+    table = _table("in numbers", *columns)
+    for name, shown in rows:
+        table.add_row(name, *(shown(column) for column in columns.values()))
+    return table
+
+
+def _latency(report: Report, key: str) -> str:
+    latency = report.data["latency_ms"]
+    return _NOTHING if latency is None else show_duration(latency[key])
+
+
+def _batches(intervals: Sequence[Data]) -> int:
+    """How many batches ran.
+
+    A batch counts in every interval that its records entered in. One stands across nearly every
+    border between neighbours, so that one is taken off for each.
+    """
+    starts = [int(interval["start_us"]) for interval in intervals]
+    lengths = [after - before for before, after in pairwise(starts)]
+    counted = sum(int(interval["batches"]) for interval in intervals)
+    return counted - sum(length == min(lengths) for length in lengths)
+
+
+def _mean_breakdown(intervals: Iterable[Data]) -> dict[str, float]:
+    """The mean latency by element, over all records of the intervals."""
+    whole: dict[str, float] = {}
+    records = 0
+    for interval in intervals:
+        records += interval["records"]
+        for element, part_ms in interval["breakdown_ms"].items():
+            whole[element] = whole.get(element, 0.0) + part_ms * interval["records"]
+    return {element: total / records for element, total in whole.items()}
+
+
+def _largest(parts: Mapping[str, float]) -> dict[str, float]:
+    """The elements in the order in which records meet them, the least of many as one."""
+    least = set(sorted(parts, key=parts.__getitem__, reverse=True)[ROWS:])
+    shown = {label(name): part for name, part in parts.items() if name not in least}
+    return shown | ({"others": sum(parts[name] for name in least)} if least else {})
+
+
+def _breakdown(parts: Mapping[str, float], width: int) -> RenderableType:
+    if not parts:
+        return Text("No record entered after the warm-up.", style="dim")
+    table = _table("where the latency goes", "", "mean", "")
+    shown, whole = _largest(parts), sum(parts.values())
+    top = max(shown.values())
+    for name, part in shown.items():
+        bar = Bar(top or 1.0, 0, max(0.0, part), width=width, color="cyan")
+        share = f"{part / whole:.0%}" if whole else _NOTHING
+        table.add_row(Text(name), bar, show_duration(part), share)
+    return table
+
+
+def _steps(intervals: Sequence[Data]) -> Table:
+    """The busiest steps. Ratios, since a batch counts whole in each interval that it touches."""
+    table = _table("steps", "service time", "busy", "at most", "out per record in", "errors")
+    names = dict.fromkeys(name for interval in intervals for name in interval["steps"])
+    did = {n: [i["steps"][n] for i in intervals if n in i["steps"]] for n in names}
+    busiest = {name: max(step["utilisation"] for step in steps) for name, steps in did.items()}
+    listed = sorted(busiest, key=busiest.__getitem__, reverse=True)[:ROWS]
+    for name in (name for name in names if name in listed):
+        weights = [step["records_in"] for step in did[name]]
+        entered = max(1, sum(weights))
+        service_ms = _weighted(did[name], "service_mean_ms", weights)
+        errors = sum(step["errors"] for step in did[name]) / entered
+        table.add_row(
+            Text(name),
+            show_duration(service_ms),
+            f"{_weighted(did[name], 'utilisation', weights):.0%}",
+            f"{busiest[name]:.0%}",
+            f"{sum(step['records_out'] for step in did[name]) / entered:.3g}",
+            Text(f"{errors:.2%}", style="bold red") if errors else Text("none", style="dim"),
+        )
+    return table
+
+
+def _weighted(items: Sequence[Data], key: str, weights: Sequence[int]) -> float:
+    pairs = zip(items, weights, strict=True)
+    return float(sum(item[key] * weight for item, weight in pairs) / max(1, sum(weights)))
+
+
+def _decisions(report: Report, count: int, *, full: bool) -> RenderableType:
+    """The latest decisions; a reason that is not shown in full has two lines at 80 columns."""
+    decisions = report.data["decisions"]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True, style="dim")
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1)
+    for decision in decisions[-count:]:
+        reason = decision["reason"] if full else textwrap.shorten(decision["reason"], 112)
+        text = Text(reason)
+        if full:
+            text.append(_outcome(decision), style="dim")
+        policy = decision["policy"] if decision["applied"] else f"{decision['policy']}, advised"
+        table.add_row(f"{seconds(report, decision['at_us']):.0f} s", Text(policy), text)
+    earlier = len(decisions) - count
+    title = Text("\ndecisions", style="bold")
+    if earlier > 0:
+        title.append(f"   after {earlier} earlier", style="not bold dim")
+    return Group(title, table)
+
+
+def _outcome(decision: Data) -> str:
+    """What the decision should bring and what it brought, as far as both are known."""
+    known = {
+        "predicted": decision["predicted_ms"],
+        "realised": decision["realised_ms"],
+    }
+    said = [f"{name} {show_duration(ms)}" for name, ms in known.items() if ms is not None]
+    return f" ({' -> '.join(said)})" if said else ""
+
+
+def _cost(data: Data) -> Text:
+    saving, restarts_ms, model = data["saving"], data["restarts_ms"], data["model"]
+    said = Text("\n")
+    if model is not None:
+        fixed, each = show_duration(model["fixed_ms"]), show_duration(model["per_record_ms"])
+        said.append(f"A batch costs {fixed} + {each} a record. ")
+    if saving["batches"]:
+        said.append("Against batches back to back, ")
+        said.append(f"{saving['batches']:,.0f} batches", style="bold")
+        said.append(" and ")
+        said.append(f"{saving['cpu_seconds']:.1f} CPU seconds", style="bold")
+        said.append(" were saved. ")
+    took = f" that took {show_duration(sum(restarts_ms))}" if restarts_ms else ""
+    count = len(restarts_ms) or "no"
+    return said.append(f"There {'was' if count == 1 else 'were'} {count} ").append(
+        f"restart{'' if count == 1 else 's'}{took}."
+    )
+
+
+def _promises(report: Report) -> RenderableType:
+    """Each constraint with its latest value against its bound."""
+    constraints = report.data["constraints"]
+    if not constraints:
+        return Text("No constraint is set.", style="dim")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(width=20)
+    table.add_column(justify="right", no_wrap=True)
+    cannot = {impossible["constraint"] for impossible in report.data["impossible"]}
+    for constraint in constraints[:PROMISES]:
+        text, bound = constraint["text"], constraint["bound_ms"]
+        values = [value for value in _values(report.intervals, text) if not math.isnan(value)]
+        name = Text(text)
+        if text in cannot:
+            name = Text("impossible ", style="bold red").append(text, style="not bold default")
+        if not values:
+            table.add_row(name, _NOTHING, ProgressBar(total=bound, width=20), _NOTHING)
+            continue
+        style = "green" if values[-1] <= bound else "red"
+        full = min(values[-1], bound)
+        bar = ProgressBar(bound, full, width=20, complete_style=style, finished_style=style)
+        used = Text(f"{values[-1] / bound:.0%}", style=style)
+        table.add_row(name, show_duration(values[-1]), bar, used)
+    return table
+
+
+def _warning(impossible: Data) -> Text:
+    """Why a constraint cannot be kept, in two lines at 80 columns."""
+    said = f"{impossible['reason']} {impossible['remedy']}"
+    return Text(textwrap.shorten(said, 150), style="red")
+
+
+def _values(intervals: Sequence[Data], constraint: str) -> list[float]:
+    """What a constraint measured in each interval, the worst if it was judged more than once."""
+    return [
+        max(
+            (v["value_ms"] for v in interval["verdicts"] if v["constraint"] == constraint),
+            default=math.nan,
+        )
+        for interval in intervals
+    ]
+
+
+def _charts(report: Report, latest: Sequence[Data]) -> RenderableType:
+    """The mean latency against its bound, the rate and the batch interval, interval by interval."""
+    means = [interval["mean_ms"] for interval in latest]
+    rates = [interval["rate_per_s"] for interval in latest]
+    planned = [interval["plan"]["interval_ms"] for interval in latest]
+    bounds = [
+        constraint["bound_ms"]
+        for constraint in report.data["constraints"]
+        if constraint["statistic"] == "mean" and constraint["path"] == [SOURCE, SINK]
+    ]
+    bound = min(bounds, default=None)
+    broken = [not interval["fulfilled"] for interval in latest]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(width=SPAN, no_wrap=True)
+    table.add_column(no_wrap=True)
+    now = show_duration(means[-1])
+    said = now if bound is None else f"{now} of {show_duration(bound)}"
+    table.add_row("mean latency", _latency_chart(means, broken, bound), Text(f"\n\n{said}"))
+    flat = [False] * len(latest)
+    table.add_row("rate", _chart(rates, flat, max(rates), 1, None), show_rate(rates[-1]))
+    cut = "back to back" if planned[-1] == 0 else f"every {show_duration(planned[-1])}"
+    table.add_row("batch interval", _chart(planned, flat, max(planned), 1, None), cut)
+    return Padding(table, (1, 0, 0, 0))
+
+
+def _latency_chart(means: Sequence[float], broken: Sequence[bool], bound: float | None) -> Text:
+    """Three lines high; what exceeds twice the bound fills them, so that the bound stays seen."""
+    top = max(means) if bound is None else min(max(*means, 1.2 * bound), 2 * bound)
+    return _chart(means, broken, top, 3, bound)
+
+
+def _chart(
+    values: Sequence[float], red: Sequence[bool], top: float, height: int, bound: float | None
+) -> Text:
+    """Columns of blocks from 0 to ``top``, and a dotted line where the bound lies."""
+    eighths = [round(min(value / top, 1.0) * height * 8) if top else 0 for value in values]
+    marked = None if bound is None else math.ceil(bound / top * height) - 1
+    chart = Text()
+    for line in reversed(range(height)):
+        for filled, bad in zip(eighths, red, strict=True):
+            block = _BLOCKS[max(0, min(8, filled - 8 * line))]
+            if block == " " and line == marked:
+                chart.append("┄", style="dim")
+            else:
+                chart.append(block, style="red" if bad else "cyan")
+        chart.append("\n" if line else "")
+    return chart
+
+
+def _elements_in_pairs(parts: Mapping[str, float]) -> RenderableType:
+    """The latest breakdown, two elements a line."""
+    shown = _largest(parts)
+    top = max(shown.values()) or 1.0
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    for _ in range(2):
+        table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+        table.add_column(width=14)
+        table.add_column(width=8, justify="right", no_wrap=True)
+    cells = [
+        (Text(name), Bar(top, 0, max(0.0, part), color="cyan"), show_duration(part))
+        for name, part in shown.items()
+    ]
+    half = (len(cells) + 1) // 2
+    for row, left in enumerate(cells[:half]):
+        right = cells[half + row] if half + row < len(cells) else ()
+        table.add_row(*left, *right)
+    return Padding(table, (1, 0, 0, 0))

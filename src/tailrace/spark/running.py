@@ -1,0 +1,143 @@
+"""Runs flows for the command line: from a file, live on the terminal, or as plain Spark would."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import cloudpickle
+from rich.console import Console
+from rich.live import Live
+
+from tailrace.control import Mode
+from tailrace.errors import FlowFailed, InputError, TailraceError
+from tailrace.plan import Plan
+from tailrace.report.data import Report
+from tailrace.report.terminal import LiveView
+from tailrace.spark.flow import Flow, Run
+from tailrace.spark.settings import session
+from tailrace.units import show_duration, show_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+    from tailrace.flow import Graph
+
+REFRESH_S = 0.5
+
+
+def example(name: str) -> Path:
+    """An example that ships with the package, or stands beside its source."""
+    here = Path(__file__).resolve()
+    shipped = here.parents[1] / "examples" / name
+    return shipped if shipped.exists() else here.parents[3] / "examples" / name
+
+
+def find_flow(target: str) -> Flow:
+    """The flow that ``FILE:NAME`` speaks of; ``NAME`` may be a function that makes it."""
+    path, colon, name = target.rpartition(":")
+    if not colon or not path or not name:
+        raise InputError(f"'{target}' does not name a flow: write FILE:FLOW, as in job.py:flow.")
+    if not Path(path).is_file():
+        raise InputError(f"There is no file {path}: name the Python file that declares the flow.")
+    module = _module(Path(path))
+    found = getattr(module, name, None)
+    if callable(found) and not isinstance(found, Flow):
+        found = found()
+    if not isinstance(found, Flow):
+        flows = [key for key, value in vars(module).items() if isinstance(value, Flow)]
+        raise InputError(
+            f"{path} declares no flow '{name}': it declares {', '.join(flows) or 'none'}."
+        )
+    return found
+
+
+def _module(path: Path) -> ModuleType:
+    """Import a file; its functions travel to workers by value, as workers do not have the file."""
+    spec = importlib.util.spec_from_file_location(f"tailrace_flow_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is not a Python file: name the file that declares the flow.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    try:
+        spec.loader.exec_module(module)
+    except TailraceError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"{where.filename}, line {where.lineno}, fails with {type(error).__name__}: {error}."
+        ) from error
+    return module
+
+
+def run(
+    flow: Flow,
+    seconds: float | None,
+    *,
+    plain: bool = False,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Report:
+    """Run a flow in a session of its own, shown live where standard error is a terminal."""
+    spark = session(flow.name, master=master, settings=settings, plain=plain)
+    try:
+        if plain:
+            flow.mode = Mode.OBSERVE
+        running = flow.start(spark, plan=unchained if plain else None)
+        with suppress(KeyboardInterrupt):
+            _watch(running, seconds)
+        return running.stop()
+    finally:
+        spark.stop()
+
+
+def unchained(graph: Graph) -> Plan:
+    """The plan that plain Spark follows: back to back, a hand-over to Python for every step."""
+    return Plan(0.0, tuple((name,) for name in graph.names))
+
+
+def _watch(running: Run, seconds: float | None) -> None:
+    """Follow a run until its time is up, it fails, or Ctrl-C."""
+    console = Console(stderr=True)
+    left = seconds
+    if console.is_terminal:
+        with Live(LiveView(running.report), console=console, refresh_per_second=2, transient=True):
+            running.wait(left)
+        return
+    shown_us = 0
+    while left is None or left > 0:
+        step = REFRESH_S if left is None else min(REFRESH_S, left)
+        if running.wait(step):
+            return
+        left = None if left is None else left - step
+        for record in list(running.controller.history):
+            if record.start_us > shown_us:
+                shown_us = record.start_us
+                console.print(
+                    f"{show_rate(record.rate_per_s)}  mean {show_duration(record.latency_ms.mean)}"
+                    f"  interval {show_duration(record.plan.interval_ms)}",
+                    highlight=False,
+                )
+
+
+def run_plain_apart(path: Path, seconds: float) -> Report:
+    """Run the flow of a file as plain Spark would, in a process and a JVM of its own."""
+    Console(stderr=True).print("Now the same load on plain Spark, with its usual settings ...")
+    command = [sys.executable, "-m", "tailrace.cli", "run", f"{path}:flow"]
+    command += ["--plain", "--seconds", str(seconds), "--json"]
+    done = subprocess.run(  # noqa: S603 - our own command
+        command, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        raise FlowFailed(f"The plain Spark side failed: {said[-1] if said else 'no reason given'}")
+    return Report(json.loads(done.stdout))

@@ -1,0 +1,110 @@
+"""Reports of simulated runs: one under control, the same load on plain Spark, and odd ones."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tailrace.control import Controller, Mode
+from tailrace.flow import Graph, Step, Stream, graph
+from tailrace.goals import SINK, SOURCE, Constraint
+from tailrace.load import Burst, Constant, RateProfile, generate
+from tailrace.model.simulator import Plant, StepCost, simulate
+from tailrace.plan import first_plan
+from tailrace.report.data import Report, Usage, report_of
+
+if TYPE_CHECKING:
+    from tailrace.profile.batch import BatchMeasure
+
+GOALS = (Constraint(400.0), Constraint(700.0, quantile=0.99, path=("parse", SINK)))
+CALM = Constant("300 /s", "30 s")
+BURST = Burst("400 /s", "950 /s", "60 s", "30 s", "150 s")
+
+
+def pipeline() -> Graph:
+    names = (SOURCE, "parse", "enrich", "sentiment", SINK)
+    steps = tuple(Step(name, "text string") for name in names[1:-1])
+    return graph(steps, tuple(Stream(*ends) for ends in pairwise(names)))
+
+
+def plant() -> Plant:
+    return Plant(
+        planning_ms=45.0,
+        sink_ms=30.0,
+        steps={
+            "parse": StepCost(0.1, cv=0.5),
+            "enrich": StepCost(0.4, cv=0.8),
+            "sentiment": StepCost(0.6, cv=1.0, selectivity=0.5),
+        },
+        per_record_ms=0.02,
+        per_chain_ms=4.0,
+        noise=0.08,
+        cold=(8.0, 4.0, 2.0),
+        restart_ms=300.0,
+    )
+
+
+def simulated(
+    load: RateProfile,
+    goals: tuple[Constraint, ...] = GOALS,
+    mode: Mode = Mode.ENFORCE,
+    notes: tuple[str, ...] = (),
+    restarts_ms: tuple[float, ...] = (),
+) -> tuple[Report, list[BatchMeasure]]:
+    """The report of a simulated run, its usage taken from the work that was done."""
+    flow, trace = pipeline(), generate(load, seed=3)
+    plan = first_plan(flow, 100.0 if mode is Mode.ENFORCE else 0.0, 2)
+    controller = Controller(flow, goals, plan, origin_us=0, mode=mode)
+    batches = simulate(flow, plant(), trace, controller, np.random.default_rng(5))
+    controller.finish()
+    cpu_s = sum(batch.duration_ms for batch in batches) / 1e3
+    usage = Usage(batches[-1].ended_us / 1e6, 2, cpu_s)
+    report = report_of(
+        "sentiments",
+        controller,
+        usage,
+        warm_up_ms=10_000.0,
+        restarts_ms=restarts_ms,
+        notes=notes,
+    )
+    return report, batches
+
+
+@pytest.fixture(scope="session")
+def run() -> tuple[Report, list[BatchMeasure]]:
+    notes = ("The clock of the source is ahead by [3 ms].",)
+    return simulated(BURST, notes=notes, restarts_ms=(300.0, 300.0))
+
+
+@pytest.fixture(scope="session")
+def controlled(run: tuple[Report, list[BatchMeasure]]) -> Report:
+    return run[0]
+
+
+@pytest.fixture(scope="session")
+def plain() -> Report:
+    return simulated(BURST, mode=Mode.OBSERVE)[0]
+
+
+@pytest.fixture(scope="session")
+def advised() -> Report:
+    return simulated(CALM, mode=Mode.ADVISE)[0]
+
+
+@pytest.fixture(scope="session")
+def unbound() -> Report:
+    return simulated(CALM, goals=())[0]
+
+
+@pytest.fixture(scope="session")
+def impossible() -> Report:
+    return simulated(CALM, goals=(Constraint(20.0),))[0]
+
+
+@pytest.fixture(scope="session")
+def empty() -> Report:
+    controller = Controller(pipeline(), GOALS, first_plan(pipeline(), 100.0, 2), origin_us=0)
+    return report_of("sentiments", controller, Usage(0.4, 2, 0.9), warm_up_ms=10_000.0)
