@@ -392,6 +392,12 @@ def test_advice_is_logged_and_changes_nothing() -> None:
     assert all(record.plan == first for record in result.controller.history)
 
 
+def test_the_same_advice_is_not_given_again_every_interval() -> None:
+    result = run(Constant(2_000, 120), Constraint(500), mode=Mode.ADVISE)
+    assert len(result.controller.history) > 20
+    assert len(result.controller.decisions) <= 5
+
+
 def test_an_observer_decides_nothing_and_still_judges() -> None:
     goal = Constraint(80)
     result = run(Constant(2_000, 60), goal, mode=Mode.OBSERVE, start_ms=300)

@@ -41,6 +41,9 @@ RATIOS = 5
 """Intervals whose median is the ratio of measured to predicted latency: where an interval happens
 to cut the batches, or a backlog that one of them works off, must not move the plan."""
 
+SAME_ADVICE = 0.1
+"""Advice on the interval that differs by less than this share is not given again."""
+
 LEAST_POINTS = 5
 """Batches that a model must rest on before it may call a constraint impossible."""
 
@@ -149,6 +152,7 @@ class Controller:
         self.verdicts: list[Verdict] = []
         self.decisions: list[Record] = []
         self.impossible: tuple[Impossible, ...] = ()
+        self.batches = 0
         self.saving = Saving()
         self.model: BatchModel | None = None
         self._adjustment = Intervals(interval_ms, origin_us)
@@ -166,6 +170,7 @@ class Controller:
 
     def on_batch(self, batch: BatchMeasure) -> Plan:
         """Take in a finished batch; the plan for the next one."""
+        self.batches += 1
         if batch.records and batch.plan.chains == self.plan.chains:
             self._points.append(BatchPoint(batch.records, batch.duration_ms, batch.ended_us))
         self._judge(batch)
@@ -263,6 +268,8 @@ class Controller:
         if decision.plan == self.plan:
             return
         applied = self.mode is Mode.ENFORCE
+        if not applied and self._advised(decision):
+            return
         self.decisions.append(
             Record(
                 now_us,
@@ -283,6 +290,16 @@ class Controller:
             self._ratios = _no_ratios()
             self._since_change = 0
         self.plan = decision.plan
+
+    def _advised(self, decision: Decision) -> bool:
+        """Whether the last advice of the same policy was much the same."""
+        said = (r.after for r in reversed(self.decisions) if r.policy == decision.policy)
+        last, now = next(said, None), decision.plan
+        return (
+            last is not None
+            and math.isclose(last.interval_ms, now.interval_ms, rel_tol=SAME_ADVICE)
+            and replace(last, interval_ms=now.interval_ms) == now
+        )
 
     def _realise(self, interval: Interval) -> None:
         """Score the decisions that this interval is the first whole one to see."""

@@ -8,7 +8,7 @@ simulated, can be controlled.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tailrace.goals import SOURCE, is_sink
@@ -64,6 +64,20 @@ class StepMeasure:
             sum(part.entered_ms * part.records_in for part in parts) / records,
             sum(part.left_ms * part.records_in for part in parts) / records,
             dict(keys),
+        )
+
+    def part(self, fraction: float) -> StepMeasure:
+        """What falls to a part of the records, taken to be like the whole."""
+        if fraction >= 1:
+            return self
+        records = round(self.records_in * fraction)
+        return replace(
+            self,
+            records_in=records,
+            records_out=round(self.records_out * fraction),
+            errors=round(self.errors * fraction),
+            service_ms=self.service_ms.scaled_to(records),
+            busy_ms={partition: busy * fraction for partition, busy in self.busy_ms.items()},
         )
 
 

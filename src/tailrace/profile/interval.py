@@ -115,11 +115,13 @@ class Interval:
         )
 
     def steps(self) -> dict[str, StepMeasure]:
-        """What each step did for the batches of this interval, whole batches counted."""
+        """What each step did for the records of this interval."""
         names = dict.fromkeys(name for share in self.shares for name in share.batch.steps)
         return {
             name: StepMeasure.merged(
-                share.batch.steps[name] for share in self.shares if name in share.batch.steps
+                share.batch.steps[name].part(share.fraction)
+                for share in self.shares
+                if name in share.batch.steps
             )
             for name in names
         }

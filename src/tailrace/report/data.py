@@ -75,6 +75,8 @@ def report_of(
     return Report(
         {
             "flow": flow,
+            "origin_us": controller.origin_us,
+            "interval_ms": controller.interval_ms,
             "mode": str(controller.mode),
             "constraints": [
                 {
@@ -83,13 +85,14 @@ def report_of(
                     "bound_ms": constraint.bound_ms,
                     "every_ms": constraint.every_ms,
                     "path": list(constraint.path),
-                    "fulfilled_share": _share([v for v in counted if v.constraint == constraint]),
+                    **_kept([v for v in counted if v.constraint == constraint]),
                 }
                 for constraint in controller.constraints
             ],
             "warm_up_s": warm_up_ms / 1e3,
             "fulfilled_share": _share(counted),
             "records": sum(record.records for record in controller.history),
+            "batches": controller.batches,
             "latency_ms": _latency(warm),
             "core_seconds": round(usage.core_seconds, 2),
             "cpu_seconds": round(usage.cpu_s, 2),
@@ -117,6 +120,14 @@ def _share(verdicts: list[Verdict]) -> float | None:
     if not verdicts:
         return None
     return round(sum(verdict.fulfilled for verdict in verdicts) / len(verdicts), 4)
+
+
+def _kept(verdicts: list[Verdict]) -> dict[str, float | None]:
+    return {
+        "judged": len(verdicts),
+        "fulfilled": sum(verdict.fulfilled for verdict in verdicts),
+        "fulfilled_share": _share(verdicts),
+    }
 
 
 def _latency(intervals: list[IntervalRecord]) -> dict[str, float] | None:

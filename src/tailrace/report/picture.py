@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import textwrap
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -107,10 +106,8 @@ class _Series:
         intervals = report.intervals
         if not intervals:
             return cls(1.0, ())
-        starts = [int(interval["start_us"]) for interval in intervals]
-        alone_us = intervals[0]["records"] / max(intervals[0]["rate_per_s"], 0.1) * 1e6
-        every_us = min((after - before for before, after in pairwise(starts)), default=alone_us)
-        at = {round((s - starts[0]) / every_us): i for s, i in zip(starts, intervals, strict=True)}
+        every_us, origin_us = report.data["interval_ms"] * 1e3, report.data["origin_us"]
+        at = {round((row["start_us"] - origin_us) / every_us): row for row in intervals}
         return cls(every_us / 1e6, tuple(at.get(index) for index in range(max(at) + 1)))
 
     @property

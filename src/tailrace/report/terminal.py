@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -54,8 +53,7 @@ def label(element: str) -> str:
 
 def seconds(report: Report, at_us: int) -> float:
     """The time since the first interval began."""
-    intervals = report.intervals
-    return (at_us - intervals[0]["start_us"]) / 1e6 if intervals else 0.0
+    return float(at_us - report.data["origin_us"]) / 1e6
 
 
 def summary(report: Report, baseline: Report | None = None) -> RenderableType:
@@ -127,7 +125,7 @@ def _constraints(report: Report, baseline: Report | None) -> RenderableType:
         table.add_column("plain Spark", header_style="dim", justify="right")
     other = {c["text"]: c for c in baseline.data["constraints"]} if baseline else {}
     for constraint in constraints:
-        kept, judged = _counts(report, constraint["text"])
+        kept, judged = constraint["fulfilled"], constraint["judged"]
         cells = [_share(constraint), Text(f"{kept} of {judged}" if judged else _NOTHING)]
         if baseline is not None:
             cells.append(_share(other.get(constraint["text"], {"fulfilled_share": None})))
@@ -144,18 +142,6 @@ def _share(constraint: Data) -> Text:
     return Text(f"{share:.1%}", style="bold green" if share >= KEPT else "bold red")
 
 
-def _counts(report: Report, text: str) -> tuple[int, int]:
-    """In how many intervals after the warm-up a constraint was kept, and of how many."""
-    verdicts = [
-        verdict["fulfilled"]
-        for interval in report.intervals
-        if not interval["warm_up"]
-        for verdict in interval["verdicts"]
-        if verdict["constraint"] == text
-    ]
-    return sum(verdicts), len(verdicts)
-
-
 def _impossible(impossible: Data) -> Panel:
     said = Text(f"{impossible['reason']}\n").append(impossible["remedy"], style="bold")
     title = Text(f"cannot be kept: {impossible['constraint']}")
@@ -170,7 +156,7 @@ def _numbers(report: Report, baseline: Report | None) -> Table:
         ("max", lambda r: _latency(r, "max_ms")),
         ("CPU seconds", lambda r: f"{r.data['cpu_seconds']:.1f}"),
         ("core-seconds", lambda r: f"{r.data['core_seconds']:.1f}"),
-        ("batches", lambda r: f"{_batches(r.intervals):,}"),
+        ("batches", lambda r: f"{r.data['batches']:,}"),
     ]
     columns = {"this run": report} | ({"plain Spark": baseline} if baseline else {})
     table = _table("in numbers", *columns)
@@ -182,18 +168,6 @@ def _numbers(report: Report, baseline: Report | None) -> Table:
 def _latency(report: Report, key: str) -> str:
     latency = report.data["latency_ms"]
     return _NOTHING if latency is None else show_duration(latency[key])
-
-
-def _batches(intervals: Sequence[Data]) -> int:
-    """How many batches ran.
-
-    A batch counts in every interval that its records entered in. One stands across nearly every
-    border between neighbours, so that one is taken off for each.
-    """
-    starts = [int(interval["start_us"]) for interval in intervals]
-    lengths = [after - before for before, after in pairwise(starts)]
-    counted = sum(int(interval["batches"]) for interval in intervals)
-    return counted - sum(length == min(lengths) for length in lengths)
 
 
 def _mean_breakdown(intervals: Iterable[Data]) -> dict[str, float]:

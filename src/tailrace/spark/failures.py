@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+from pyspark.errors import PySparkException
+
 from tailrace.errors import FlowFailed, StepFailed, TailraceError
 from tailrace.spark.chain import FAILURE
 
@@ -20,21 +22,31 @@ def explained(error: BaseException | str) -> TailraceError:
     facts = _FACTS.search(text)
     if facts:
         return _step_failed(facts[1])
-    return FlowFailed(f"The flow failed: {_first_cause(text)}")
+    return FlowFailed(f"The flow failed: {_first_cause(text) or _named(error)}")
 
 
 def _step_failed(text: str) -> StepFailed:
     facts = json.loads(text)
+    problem = " ".join(facts["error"].split())
     return StepFailed(
         f"Step '{facts['step']}' failed in batch {facts['batch']} on the record "
-        f"{facts['record']} ({facts['error']}): mend the step, or give it on_error='drop' or "
+        f"{facts['record']} ({problem}): mend the step, or give it on_error='drop' or "
         "'dead-letter'."
     )
 
 
-def _first_cause(text: str) -> str:
+def _first_cause(text: str) -> str | None:
+    """What Spark's text names as the cause, the deepest one."""
     causes = _CAUSE.findall(text)
-    if causes:
-        kind, message = causes[-1]
-        return f"{kind}: {message.strip()}"
-    return text.strip().splitlines()[0] if text.strip() else "Spark gave no reason"
+    if not causes:
+        return None
+    kind, message = causes[-1]
+    return f"{kind}: {message.strip()}"
+
+
+def _named(error: BaseException | str) -> str:
+    """The first line of an error; of Python's own with its class, without which it says little."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    if isinstance(error, str | PySparkException):
+        return first or "Spark gave no reason"
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

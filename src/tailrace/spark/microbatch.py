@@ -122,7 +122,10 @@ class MicroBatch:
 
     def start(self) -> None:
         """Start the query; it runs in the background from here on."""
-        self._start_query()
+        try:
+            self._start_query()
+        except Exception as error:
+            raise explained(error) from error
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -227,8 +230,8 @@ class MicroBatch:
         ]
         times.computed_us = now_us()
         meters = probe.taken(self._meters)
-        publish += self._dead_letters(meters, batch_id)
-        for act in publish:
+        # Dead letters first: a replayed batch that is published already is not computed again.
+        for act in (*self._dead_letters(meters, batch_id), *publish):
             act()
         times.ended_us = now_us()
         for cached in shared:

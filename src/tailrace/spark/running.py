@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.live import Live
 
@@ -87,7 +88,11 @@ def run(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Report:
-    """Run a flow in a session of its own, shown live where standard error is a terminal."""
+    """Run a flow, shown live where standard error is a terminal.
+
+    In a session of its own, which ends with it, unless one is running already.
+    """
+    borrowed = SparkSession.getActiveSession() is not None
     spark = session(flow.name, master=master, settings=settings, plain=plain)
     try:
         if plain:
@@ -97,7 +102,8 @@ def run(
             _watch(running, seconds)
         return running.stop()
     finally:
-        spark.stop()
+        if not borrowed:
+            spark.stop()
 
 
 def unchained(graph: Graph) -> Plan:

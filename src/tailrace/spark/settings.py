@@ -170,6 +170,8 @@ def _plumbing() -> dict[str, str]:
 
 def slots_of(master: str) -> int:
     """The task slots of a ``local[n]`` master; the machine's cores for any other."""
+    if master == "local":
+        return 1
     inside = master.removeprefix("local[").removesuffix("]").split(",")[0]
     return int(inside) if master.startswith("local[") and inside.isdigit() else os.cpu_count() or 1
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 
-from tailrace.errors import InputError
+from tailrace.errors import FlowFailed, InputError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -135,15 +136,23 @@ class Parquet:
         self._files = root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
         self._root = root.toString()
         self._files.mkdirs(root)
-        mark = self._make(self._root, f"{self._MARK}-{identity}")
-        if not self._files.exists(mark):
-            if self._files.listStatus(root):
-                raise InputError(
-                    f"The output directory {self._path} is not empty and was not written by this "
-                    "checkpoint: choose an empty one, or resume with the checkpoint that wrote it."
-                )
-            self._files.create(mark).close()
+        held = {status.getPath().getName() for status in self._files.listStatus(root)}
+        mark = f"{self._MARK}-{identity}"
+        if mark not in held:
+            self._refuse_the_work_of_others(held)
+            self._files.create(self._make(self._root, mark)).close()
         self._files.delete(self._staged(), True)
+
+    def _refuse_the_work_of_others(self, held: set[str]) -> None:
+        """A directory is free while nothing was published to it, whoever had meant to."""
+        marks = {name for name in held if name.startswith(f"{self._MARK}-")}
+        if held - marks - {"_staging"}:
+            raise InputError(
+                f"The output directory {self._path} is not empty and was not written by this "
+                "checkpoint: choose an empty one, or resume with the checkpoint that wrote it."
+            )
+        for name in marks:
+            self._files.delete(self._make(self._root, name), False)
 
     def _staged(self, batch_id: int | None = None) -> Any:
         inside = "_staging" if batch_id is None else f"_staging/batch={batch_id}"
@@ -163,8 +172,12 @@ class Parquet:
         return lambda: self._publish(staged, final)
 
     def _publish(self, staged: Any, final: Any) -> None:
-        if not self._files.rename(staged, final):
-            raise InputError(
+        try:
+            moved = self._files.rename(staged, final)
+        except Py4JJavaError:
+            moved = False
+        if not moved:
+            raise FlowFailed(
                 f"The batch {final.toString()} could not be published: check that the output "
                 "directory is writable and that no other run writes to it."
             )

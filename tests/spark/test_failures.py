@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tailrace.errors import FlowFailed, InputError, StepFailed
+from tailrace.spark.chain import FAILURE
+from tailrace.spark.failures import explained
+
+FACTS = {"step": "parse", "batch": "7", "record": '{"n": "a } b"}', "error": "ValueError: no\nway"}
+SPARK = f"""Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times: \
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+tailrace.spark.chain.RecordFailed: {FAILURE}{json.dumps(FACTS)}
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.run(DAGScheduler.scala:1)
+"""
+
+
+def test_the_facts_about_a_record_are_found_in_what_spark_says() -> None:
+    error = explained(SPARK)
+    assert isinstance(error, StepFailed)
+    assert str(error) == (
+        'Step \'parse\' failed in batch 7 on the record {"n": "a } b"} (ValueError: no way): '
+        "mend the step, or give it on_error='drop' or 'dead-letter'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (KeyError("column"), "KeyError: 'column'"),
+        (RuntimeError("first\nsecond"), "RuntimeError: first"),
+        (RuntimeError(), "RuntimeError"),
+        ("", "Spark gave no reason"),
+        ("plain words\nand a plan", "plain words"),
+        (
+            "x\nCaused by: java.io.IOException: disk full\n\tat a.b\n"
+            "Caused by: org.apache.hadoop.fs.FSError: no space left\n\tat c.d",
+            "FSError: no space left",
+        ),
+    ],
+)
+def test_everything_else_becomes_one_sentence(error: Exception | str, reason: str) -> None:
+    made = explained(error)
+    assert isinstance(made, FlowFailed)
+    assert str(made) == f"The flow failed: {reason}"
+
+
+def test_an_error_of_our_own_stays_what_it_is() -> None:
+    error = InputError("This is wrong: do that.")
+    assert explained(error) is error

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.errors import EnvironmentUnfit
+from tailrace.spark import settings
+from tailrace.spark.settings import SETTINGS, findings, session, slots_of, wanted
+
+from .support import by_value, even_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.spark
+by_value(__name__)
+
+
+def in_a_worker(spark: SparkSession, question: Callable[[], str]) -> list[str]:
+    """What Python workers answer, each answer once."""
+
+    def ask(batches: Any) -> Any:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"said": [question()] * batch.num_rows})
+
+    frame = spark.range(0, 4, 1, 2).mapInArrow(ask, "said string")
+    return sorted({row.said for row in frame.collect()})
+
+
+def sockets() -> str:
+    """Which kinds of sockets this process holds."""
+    held = {
+        os.readlink(path).removeprefix("socket:[").removesuffix("]")
+        for path in Path("/proc/self/fd").iterdir()
+        if path.is_symlink() and os.readlink(path).startswith("socket:")
+    }
+    kinds = [
+        kind
+        for kind in ("tcp", "tcp6", "unix")
+        if held & set(Path(f"/proc/self/net/{kind}").read_text().split())
+    ]
+    return " ".join(kinds)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)
+def test_every_setting_is_on_in_the_session_and_says_why(
+    spark: SparkSession, setting: settings.Setting
+) -> None:
+    live = spark.conf.get(setting.key)
+    assert live == wanted(2)[setting.key]
+    assert setting.reason
+    assert setting.cost
+
+
+def test_a_session_of_ours_lacks_nothing(spark: SparkSession) -> None:
+    assert findings(spark) == ()
+
+
+def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
+    assert session("another") is spark
+
+
+def test_workers_run_the_drivers_interpreter_under_our_daemon(spark: SparkSession) -> None:
+    (interpreter,) = in_a_worker(spark, lambda: sys.executable)
+    assert Path(interpreter) == Path(sys.executable)
+    (command,) = in_a_worker(spark, lambda: Path("/proc/self/cmdline").read_text())
+    assert "tailrace.spark.daemon" in command
+
+
+def test_workers_talk_over_unix_domain_sockets(spark: SparkSession) -> None:
+    assert in_a_worker(spark, sockets) == ["unix"]
+
+
+def test_local_files_are_ours_and_start_no_process(spark: SparkSession, tmp_path: Path) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    make = jvm.org.apache.hadoop.fs.Path
+    files = make(str(tmp_path)).getFileSystem(configuration)
+    assert files.getClass().getName() == "tailrace.LocalFiles"
+    permission = jvm.org.apache.hadoop.fs.permission.FsPermission("640")
+    path = make(str(tmp_path / "made"))
+    files.create(path).close()
+    files.setPermission(path, permission)
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o640
+    assert str(files.getFileStatus(path).getPermission().toString()) == "rw-r-----"
+    before = _children_reaped(spark)
+    for i in range(50):
+        files.create(make(str(tmp_path / f"file-{i}"))).close()
+        files.mkdirs(make(str(tmp_path / f"directory-{i}")))
+    assert _children_reaped(spark) == before
+
+
+def _children_reaped(spark: SparkSession) -> int:
+    """CPU ticks and page faults of the children that the JVM has waited for: forks leave some."""
+    jvm: Any = spark.sparkContext._jvm
+    pid = jvm.java.lang.ProcessHandle.current().pid()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[8]) + int(fields[10])  # minor and major faults of waited-for children
+
+
+@pytest.fixture
+def worse(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session with every live setting off."""
+    off = {
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "true",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.streaming.pollingDelay": "10ms",
+        "spark.sql.shuffle.partitions": "200",
+        "spark.sql.streaming.checkpointFileManagerClass": "org.example.Slow",
+    }
+    before = {key: spark.conf.get(key) for key in off}
+    for key, value in off.items():
+        spark.conf.set(key, value)
+    yield spark
+    for key, kept in before.items():
+        assert kept is not None
+        spark.conf.set(key, kept)
+
+
+def test_findings_name_each_bad_value_its_cost_and_its_remedy(worse: SparkSession) -> None:
+    found = findings(worse)
+    live = [setting for setting in SETTINGS if setting.live]
+    assert len(found) == len(live)
+    for setting, finding in zip(live, found, strict=True):
+        assert not finding.fatal
+        assert setting.cost in finding.what
+        assert setting.key in finding.what + finding.remedy
+        assert wanted(2)[setting.key] in finding.remedy
+
+
+def test_a_few_more_shuffle_partitions_than_slots_are_no_finding(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.shuffle.partitions", "8")
+    try:
+        assert findings(spark) == ()
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+
+
+def test_a_plain_session_of_the_users_is_described_and_left_alone() -> None:
+    program = textwrap.dedent(
+        """
+        from pyspark.sql import SparkSession
+        from tailrace.spark.settings import SETTINGS, findings, session
+        plain = (
+            SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false").getOrCreate()
+        )
+        before = dict(plain.sparkContext.getConf().getAll())
+        assert session() is plain
+        assert dict(plain.sparkContext.getConf().getAll()) == before
+        for finding in findings(plain):
+            print(finding.what)
+        plain.stop()
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if "costs" in line]
+    assert len(lines) == len(SETTINGS)
+    for setting in SETTINGS:
+        assert any(setting.cost in line for line in lines), setting.key
+
+
+@pytest.mark.parametrize(
+    ("master", "slots"),
+    [
+        ("local[3]", 3),
+        ("local[3,4]", 3),
+        ("local[*]", os.cpu_count()),
+        ("local", 1),
+        ("spark://host:7077", os.cpu_count()),
+    ],
+)
+def test_the_slots_of_a_master_are_known(master: str, slots: int) -> None:
+    assert slots_of(master) == slots
+
+
+def test_a_missing_jar_is_said_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(settings, "JAR", tmp_path / "none.jar")
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    with pytest.raises(EnvironmentUnfit, match="Tailrace's Java part is not built: run"):
+        session()
+
+
+def test_the_log_of_a_query_has_one_small_file_an_entry_and_no_checksums(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    even_trace(10, 1e9).save(tmp_path / "load.trace")
+    frame = spark.readStream.format("tailrace-replay").option("trace", str(tmp_path / "load.trace"))
+    query = (
+        frame.load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    for log in ("offsets", "commits"):
+        names = sorted(path.name for path in (tmp_path / "checkpoint" / log).iterdir())
+        assert [name for name in names if not name.endswith(".crc")] == ["0"]
