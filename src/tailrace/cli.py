@@ -8,14 +8,20 @@ the machine lacks is exit code 1.
 from __future__ import annotations
 
 import json
+import math
 import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 app = typer.Typer(
     add_completion=False,
@@ -48,10 +54,12 @@ def run(
     from tailrace.spark import running  # noqa: PLC0415 - commands import what they need
 
     settings = _settings(conf)
-    if seconds is not None and seconds <= 0:
-        raise InputError(f"A run of {seconds:g} seconds cannot be: give a number above 0.")
-    flow = running.find_flow(target)
-    report = running.run(flow, seconds, plain=plain, master=master, settings=settings)
+    _check_length(seconds)
+    with _kept_off_stdout(as_json):
+        flow = running.find_flow(target)
+        if out is not None:
+            _directory(out)
+        report = running.run(flow, seconds, plain=plain, master=master, settings=settings)
     _deliver(report, out, as_json=as_json)
 
 
@@ -65,8 +73,7 @@ def demo(
     """Keep a latency under a changing load, beside plain Spark."""
     from tailrace.spark import running  # noqa: PLC0415 - commands import what they need
 
-    if seconds <= 0:
-        raise InputError(f"A demo of {seconds:g} seconds cannot be: give a number above 0.")
+    _check_length(seconds)
     _directory(out)
     flow = running.find_flow(f"{running.example('primes.py')}:flow")
     report = running.run(flow, seconds)
@@ -83,13 +90,10 @@ def doctor(
 ) -> None:
     """Say what is missing or slow here, and how to mend it."""
     from tailrace.spark import doctor as examining  # noqa: PLC0415 - commands import what they need
-    from tailrace.spark.settings import session  # noqa: PLC0415
 
     found = list(examining.machine())
     if not any(finding.fatal for finding in found):
-        spark = session(plain=plain)
-        found += examining.examine(spark)
-        spark.stop()
+        found += examining.try_session(plain=plain)
     fatal = any(finding.fatal for finding in found)
     if as_json:
         facts = [{"fatal": f.fatal, "what": f.what, "remedy": f.remedy} for f in found]
@@ -98,7 +102,7 @@ def doctor(
         console = Console(highlight=False)
         for finding in found:
             mark = "[red]will not work[/]" if finding.fatal else "[yellow]slow[/]"
-            console.print(f"{mark}  {finding.what} {finding.remedy}".rstrip())
+            console.print(f"{mark}  {escape(f'{finding.what} {finding.remedy}'.rstrip())}")
         if not found:
             console.print("[green]fit[/]  Nothing is missing and nothing is slow.")
     raise typer.Exit(1 if fatal else 0)
@@ -117,14 +121,27 @@ def bench(
 
     if name not in benchmarks:
         raise InputError(f"There is no benchmark '{name}': choose {', '.join(benchmarks)}.")
-    result = benchmarks[name].measure(quick=quick)
     if out is not None:
         _directory(out.parent)
+        if out.is_dir():
+            raise InputError(f"The output {out} is a directory: name a file in it.")
+    result = benchmarks[name].measure(quick=quick)
+    if out is not None:
         out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if as_json:
         _print_json(result)
     else:
         Console().print(benchmarks[name].table(result))
+
+
+def _check_length(seconds: float | None) -> None:
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise InputError(f"A run of {seconds:g} seconds cannot be: give a number above 0.")
+
+
+def _kept_off_stdout(as_json: bool) -> AbstractContextManager[object]:
+    """Send what a user's code prints to standard error where standard output is for JSON."""
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
 def _settings(pairs: list[str] | None) -> dict[str, str]:
@@ -143,7 +160,7 @@ def _directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(f"The output {path} is, or lies in, a file: name a directory.") from error
-    except PermissionError as error:
+    except OSError as error:
         raise InputError(f"The output {path} cannot be written: name another directory.") from error
 
 

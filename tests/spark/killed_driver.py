@@ -1,6 +1,7 @@
 """A driver to be killed: copies a load to parquet until it is.
 
-Usage: killed_driver.py DIRECTORY, which holds ``load.trace`` and gets everything else.
+Usage: killed_driver.py DIRECTORY MOST_RECORDS. The directory holds ``load.trace`` and gets
+everything else; a batch takes so many records at most.
 """
 
 from __future__ import annotations
@@ -16,10 +17,8 @@ from tailrace.spark.settings import session
 from tailrace.spark.sources import replay
 from tailrace.spark.step import step
 
-MOST_RECORDS = 150
 
-
-def main(directory: Path) -> None:
+def main(directory: Path, most_records: int) -> None:
     """Run until killed, or until the flow fails."""
 
     def double(row: Any) -> tuple[int, int]:
@@ -29,7 +28,7 @@ def main(directory: Path) -> None:
 
     run = Flow(
         "killed",
-        replay(Trace.load(directory / "load.trace"), most_records=MOST_RECORDS),
+        replay(Trace.load(directory / "load.trace"), most_records=most_records),
         lambda f: f.transform(
             step("double", double, "seq bigint, twice bigint", on_error="dead-letter")
         ),
@@ -43,4 +42,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -36,8 +36,7 @@ def test_the_facts_about_a_record_are_found_in_what_spark_says() -> None:
         ("", "Spark gave no reason"),
         ("plain words\nand a plan", "plain words"),
         (
-            "x\nCaused by: java.io.IOException: disk full\n\tat a.b\n"
-            "Caused by: org.apache.hadoop.fs.FSError: no space left\n\tat c.d",
+            "x\nCaused by: java.io.IOException: disk full\nCaused by: a.b.FSError: no space left",
             "FSError: no space left",
         ),
     ],

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import importlib.util
 import json
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from .support import PAST_US, PATIENCE_S, a_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
+    from pathlib import Path
 
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -26,19 +24,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).parents[2]
 FILLER = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 Row = tuple[int, int, str, str]
-
-
-def load_build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("jvm_build", ROOT / "jvm" / "build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def rows_of(trace: Trace, start_us: int) -> list[Row]:
@@ -451,28 +439,3 @@ def test_a_trace_that_changes_under_a_stream_stops_it(spark: SparkSession, tmp_p
     frame = replay(spark, trace, startUs=PAST_US, maxRecordsPerBatch=50)
     with pytest.raises(StreamingQueryException, match="not the one that the stream was started"):
         drain(frame, swap, tmp_path / "checkpoint")
-
-
-def test_the_jar_is_the_same_bytes_whenever_it_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build = load_build()
-    jars = []
-    for name in ("one.jar", "two.jar"):
-        monkeypatch.setattr(build, "JAR", tmp_path / name)
-        jars.append(build.build().read_bytes())
-    made_at = (tmp_path / "two.jar").stat().st_mtime_ns
-    build.build()
-    assert jars[0] == jars[1]
-    assert (tmp_path / "two.jar").stat().st_mtime_ns == made_at
-
-
-def test_a_build_without_a_compiler_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build = load_build()
-    monkeypatch.setattr(build, "JAR", tmp_path / "none.jar")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(build.BuildError, match="There is no javac; install a JDK 17"):
-        build.build()

@@ -37,11 +37,8 @@ def in_a_worker(spark: SparkSession, question: Callable[[], str]) -> list[str]:
 
 def sockets() -> str:
     """Which kinds of sockets this process holds."""
-    held = {
-        os.readlink(path).removeprefix("socket:[").removesuffix("]")
-        for path in Path("/proc/self/fd").iterdir()
-        if path.is_symlink() and os.readlink(path).startswith("socket:")
-    }
+    links = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    held = {link.removeprefix("socket:[").removesuffix("]") for link in links}
     kinds = [
         kind
         for kind in ("tcp", "tcp6", "unix")
@@ -96,6 +93,10 @@ def test_local_files_are_ours_and_start_no_process(spark: SparkSession, tmp_path
         files.create(make(str(tmp_path / f"file-{i}"))).close()
         files.mkdirs(make(str(tmp_path / f"directory-{i}")))
     assert _children_reaped(spark) == before
+    plain = jvm.org.apache.hadoop.fs.LocalFileSystem()
+    plain.initialize(jvm.java.net.URI("file:///"), configuration)
+    plain.create(make(str(tmp_path / "plain"))).close()
+    assert _children_reaped(spark) > before  # so would ours have been seen to
 
 
 def _children_reaped(spark: SparkSession) -> int:

@@ -67,6 +67,7 @@ class Link:
 class Meter:
     """What one task saw of one step. Plain attributes: it is added to for every Arrow batch."""
 
+    sample_every: int = SAMPLE_EVERY
     records_in: int = 0
     records_out: int = 0
     errors: int = 0
@@ -117,7 +118,8 @@ class Chain:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass every batch through every link."""
-        meters = [Meter() for _ in self._links]
+        sample_every = 0 if self._meters is None else SAMPLE_EVERY
+        meters = [Meter(sample_every) for _ in self._links]
         for batch in batches:
             for link, meter in zip(self._links, meters, strict=True):
                 batch = self._pass(link, batch, meter)  # noqa: PLW2901 - it is the same records
@@ -128,10 +130,12 @@ class Chain:
             self._meters.add({(n, partition): m for n, m in zip(self.names, meters, strict=True)})
 
     def _pass(self, link: Link, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatch:
+        if self._meters is None:
+            return _PASS[link.kind](link, batch, meter)
         began = time.time_ns()
         result = _PASS[link.kind](link, batch, meter)
         meter.passed(batch.num_rows, result.num_rows, began, time.time_ns())
-        if link.keyed_by and self._meters is not None:
+        if link.keyed_by:
             _count_keys(link, batch, meter)
         return result
 
@@ -179,12 +183,12 @@ def _without_forbidden_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _pass_rows(link: Link, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatch:
     """Call a row function on each record; a record that fails is dropped, kept aside or fatal."""
-    function, flat = link.function, link.kind == "flat"
+    function, flat, sample_every = link.function, link.kind == "flat", meter.sample_every
     results: list[Any] = []
     origins: list[Row] = []
     clock = time.perf_counter_ns
     for number, row in enumerate(_rows(batch)):
-        sampled = number % SAMPLE_EVERY == 0
+        sampled = sample_every and number % sample_every == 0
         began = clock() if sampled else 0
         try:
             if flat:

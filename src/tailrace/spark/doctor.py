@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark.java import require_java
-from tailrace.spark.settings import JAR, Finding, findings
+from tailrace.spark.settings import JAR, Finding, findings, session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +57,18 @@ def _machine() -> Iterator[Finding]:
             remedy="tailrace.session() sets it; in a session of your own, unset it or set it to "
             f"{sys.executable}.",
         )
+
+
+def try_session(*, plain: bool) -> tuple[Finding, ...]:
+    """What a new session lacks; that there is none is a finding too."""
+    try:
+        spark = session(plain=plain)
+    except EnvironmentUnfit as error:
+        return (Finding(fatal=True, what=str(error), remedy=""),)
+    try:
+        return examine(spark)
+    finally:
+        spark.stop()
 
 
 def examine(spark: SparkSession) -> tuple[Finding, ...]:

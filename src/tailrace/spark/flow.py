@@ -172,7 +172,7 @@ class Run:
             self._meter = Meter(spark.sparkContext.defaultParallelism)
             opened = self._open(spark)
             graph = trace(flow.pipeline, opened.frame)
-            self._check(graph)
+            self._check(graph, measured)
             slots = spark.sparkContext.defaultParallelism
             self.controller = Controller(
                 graph,
@@ -204,7 +204,7 @@ class Run:
                 sink.prepare(spark, named)
         return open_source(self.flow.source, self.flow.arrived, spark, self._directory)
 
-    def _check(self, graph: Graph) -> None:
+    def _check(self, graph: Graph, measured: bool) -> None:
         missing = set(graph.sinks) ^ set(self.flow.sinks)
         if missing:
             raise InputError(
@@ -216,6 +216,11 @@ class Run:
             raise InputError(
                 f"Step '{wants[0]}' has on_error='dead-letter' and the flow has nowhere to put "
                 "dead letters: give it Flow(..., dead_letters=sink)."
+            )
+        if wants and not measured:
+            raise InputError(
+                f"Step '{wants[0]}' has on_error='dead-letter', and dead letters travel with the "
+                "measurements: run the flow measured."
             )
 
     def _job(self, spark: SparkSession, opened: Opened, measured: bool) -> Job:

@@ -13,7 +13,7 @@ from tailrace.errors import EnvironmentUnfit
 OLDEST = 17
 """The oldest Java that Spark 4 runs on."""
 
-_VERSION = re.compile(r'version "(\d+)')
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')  # Java 8 called itself 1.8
 
 
 def find_java() -> Path:
@@ -30,9 +30,12 @@ def find_java() -> Path:
 
 def java_version(java: Path) -> int:
     """The feature version of a ``java``, such as 17."""
-    said = subprocess.run(  # noqa: S603 - the path was found by find_java
-        [java, "-version"], capture_output=True, text=True, check=False, timeout=30
-    )
+    try:
+        said = subprocess.run(  # noqa: S603 - the path was found by find_java
+            [java, "-version"], capture_output=True, text=True, check=False, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentUnfit(f"{java} does not run: reinstall Java.") from error
     match = _VERSION.search(said.stderr + said.stdout)
     if match is None:
         raise EnvironmentUnfit(f"{java} does not say which version it is: reinstall Java.")

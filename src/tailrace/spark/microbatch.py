@@ -2,9 +2,10 @@
 
 The steps live in the streaming plan, so that Spark plans them once and its own stateful operators
 keep their meaning. Compiling each batch anew inside ``foreachBatch`` would let chains change from
-batch to batch without a restart, but was measured at twice the time of a small batch: a restart
-between two batches (below 0.3 s, and rare) is cheaper. Only a flow with several outputs, or with
-branches that come together again, is compiled for each batch: what they share is computed once.
+batch to batch without a restart, but has Spark analyse and plan a second query for every batch,
+which doubled the time of a small one when both were tried side by side: a restart between two
+batches (below 0.3 s, and rare) is cheaper. Only a flow with several outputs, or with branches that
+come together again, is compiled for each batch: what they share is computed once.
 
 The interval changes live: a ``Pacer`` stands in for the clock that Spark's trigger waits on
 (``jvm/src/tailrace/Pacer.java``), which works for every source and lets the query be held between
@@ -196,12 +197,14 @@ class MicroBatch:
             return outputs_of(self.job.pipeline, frame)
 
     def _stop_query(self) -> None:
-        query, pacer = self._query, self._pacer
+        query = self._query
         if query is None:
             return
-        if pacer is not None:
-            pacer.hold()
-            while query.isActive and not pacer.awaitHeld(1_000):
+        while self._pacer is None and query.isActive and query.status["isTriggerActive"]:
+            threading.Event().wait(0.01)  # its first batch is about to bring the pacer
+        if self._pacer is not None:
+            self._pacer.hold()
+            while query.isActive and not self._pacer.awaitHeld(1_000):
                 pass
         if query.isActive:
             query.stop()

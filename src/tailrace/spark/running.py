@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
+import sysconfig
+import threading
 import traceback
-from contextlib import suppress
+from collections import deque
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -21,13 +26,14 @@ from tailrace.errors import FlowFailed, InputError, TailraceError
 from tailrace.plan import Plan
 from tailrace.report.data import Report
 from tailrace.report.terminal import LiveView
+from tailrace.spark.failures import explained
 from tailrace.spark.flow import Flow, Run
 from tailrace.spark.settings import session
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import ModuleType
+    from collections.abc import Iterator, Mapping
+    from types import FrameType, ModuleType
 
     from tailrace.flow import Graph
 
@@ -51,7 +57,8 @@ def find_flow(target: str) -> Flow:
     module = _module(Path(path))
     found = getattr(module, name, None)
     if callable(found) and not isinstance(found, Flow):
-        found = found()
+        with _naming_the_line(path):
+            found = found()
     if not isinstance(found, Flow):
         flows = [key for key, value in vars(module).items() if isinstance(value, Flow)]
         raise InputError(
@@ -68,16 +75,43 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    try:
+    with _naming_the_line(str(path)):
         spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _naming_the_line(file: str | None = None) -> Iterator[None]:
+    """Turn whatever a user's code raises into one sentence that names the line, or the file."""
+    try:
+        yield
     except TailraceError:
         raise
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise InputError(
-            f"{where.filename}, line {where.lineno}, fails with {type(error).__name__}: {error}."
-        ) from error
-    return module
+        raise _located(error, file) from error
+
+
+def _located(error: Exception, file: str | None) -> TailraceError:
+    """An error with the line of the user's that led to it, not one of Python's, Spark's or ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{f.filename}, line {f.lineno}," for f in frames if not _installed(f.filename)]
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError) and error.filename:
+        places = [f"{error.filename}, line {error.lineno},"]
+        said = f"{type(error).__name__}: {error.msg}"
+    elif isinstance(error, Py4JJavaError):
+        said = error.java_exception.toString()
+    place = places[-1] if places else file
+    if place is None:
+        return explained(said)
+    return InputError(f"{place} fails with {said.splitlines()[0].rstrip(' :.')}.")
+
+
+def _installed(file: str) -> bool:
+    """Whether a file is part of Python, of a package or of Tailrace."""
+    paths = sysconfig.get_paths()
+    homes = (paths["stdlib"], paths["purelib"], paths["platlib"], Path(__file__).parents[1])
+    return file.startswith("<") or any(Path(file).is_relative_to(home) for home in homes)
 
 
 def run(
@@ -97,13 +131,38 @@ def run(
     try:
         if plain:
             flow.mode = Mode.OBSERVE
-        running = flow.start(spark, plan=unchained if plain else None)
-        with suppress(KeyboardInterrupt):
-            _watch(running, seconds)
-        return running.stop()
+        with _naming_the_line():
+            running = flow.start(spark, plan=unchained if plain else None)
+        with _ctrl_c() as asked_to_end:
+            _watch(running, seconds, asked_to_end)
+            return running.stop()
     finally:
         if not borrowed:
             spark.stop()
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets, for a gentle end; the second interrupts as always.
+
+    PySpark's own handler stands aside meanwhile: it would cancel the batch at hand. And nothing
+    is raised into the wait for a thread, which Python 3.11 and 3.12 would then take for ended.
+    """
+    asked = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            signal.default_int_handler(number, frame)
+        asked.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked  # signals go to the main thread
+        return
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def unchained(graph: Graph) -> Plan:
@@ -111,20 +170,16 @@ def unchained(graph: Graph) -> Plan:
     return Plan(0.0, tuple((name,) for name in graph.names))
 
 
-def _watch(running: Run, seconds: float | None) -> None:
-    """Follow a run until its time is up, it fails, or Ctrl-C."""
+def _watch(running: Run, seconds: float | None, asked_to_end: threading.Event) -> None:
+    """Show a run until its time is up, it fails, or Ctrl-C."""
     console = Console(stderr=True)
-    left = seconds
+    looks = _looks(running, seconds, asked_to_end)
     if console.is_terminal:
         with Live(LiveView(running.report), console=console, refresh_per_second=2, transient=True):
-            running.wait(left)
+            deque(looks, maxlen=0)
         return
     shown_us = 0
-    while left is None or left > 0:
-        step = REFRESH_S if left is None else min(REFRESH_S, left)
-        if running.wait(step):
-            return
-        left = None if left is None else left - step
+    for _ in looks:
         for record in list(running.controller.history):
             if record.start_us > shown_us:
                 shown_us = record.start_us
@@ -133,6 +188,17 @@ def _watch(running: Run, seconds: float | None) -> None:
                     f"  interval {show_duration(record.plan.interval_ms)}",
                     highlight=False,
                 )
+
+
+def _looks(running: Run, seconds: float | None, asked_to_end: threading.Event) -> Iterator[None]:
+    """The moments at which to look at a run while it goes on."""
+    left = seconds
+    while (left is None or left > 0) and not asked_to_end.is_set():
+        step = REFRESH_S if left is None else min(REFRESH_S, left)
+        if running.wait(step):
+            return
+        left = None if left is None else left - step
+        yield
 
 
 def run_plain_apart(path: Path, seconds: float) -> Report:

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailrace.errors import EnvironmentUnfit
+from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
 from tailrace.spark.java import require_java
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 JAR = Path(__file__).with_name("tailrace.jar")
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
+_MASTER = re.compile(r"local(\[([1-9]\d*|\*)(,\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 _MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 
@@ -126,6 +127,11 @@ def session(
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
+    if master is not None and not _MASTER.fullmatch(master):
+        raise InputError(
+            f"'{master}' is not a Spark master: write local[4], spark://host:7077, k8s://... or "
+            "yarn."
+        )
     require_java()
     if not JAR.exists():
         raise EnvironmentUnfit(
@@ -141,19 +147,32 @@ def session(
     try:
         built = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
-        raise EnvironmentUnfit(_why_not_started(str(error))) from error
+        raise _not_started(str(error)) from error
     return built
 
 
-def _why_not_started(said: str) -> str:
+def _not_started(said: str) -> TailraceError:
+    """Why there is no session: a setting of the user's, a port, or what Spark gives as cause."""
+    setting = re.search(r"The value '(.*)' in the config \"(.+)\" is invalid", said)
+    if setting:
+        return InputError(f"'{setting[1]}' is not a value for {setting[2]}: set it to another.")
     in_use = re.search(r"(\S+): Service '(\w+)' failed", said)
     if "Address already in use" in said or in_use:
         service = in_use[2] if in_use else "Spark"
-        return (
+        return EnvironmentUnfit(
             f"A port that {service} wants is in use: free it, or set spark.driver.port and "
             "spark.driver.blockManager.port to others, or to 0 for any."
         )
-    return f"Spark did not start ({said.strip().splitlines()[0]}): 'tailrace doctor' finds out why."
+    if "JAVA_GATEWAY_EXITED" in said:
+        return EnvironmentUnfit(
+            "Java ended before Spark had started: mend what it says above, or the settings that "
+            "Spark was given."
+        )
+    lines = said.strip().splitlines()
+    cause = next((line[2:] for line in lines if line.startswith(": ")), lines[0])
+    return EnvironmentUnfit(
+        f"Spark did not start ({cause}): mend that, or the settings that Spark was given."
+    )
 
 
 def _plumbing() -> dict[str, str]:

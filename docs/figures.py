@@ -1,0 +1,118 @@
+"""Renders the table of measured figures in the README from the results of the benchmarks.
+
+    python docs/figures.py
+
+rewrites the table in place. No figure is ever written by hand: a test compares the README with
+what stands in ``bench/results``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tailrace.units import show_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- figures:begin -->\n", "\n<!-- figures:end -->"
+
+Row = tuple[str, str, str]
+
+
+def figures(results: Path) -> str:
+    """The table as Markdown; of results that are not there it has no rows."""
+    lines = ["| Measured | Tailrace | Beside it |", "|---|---|---|"]
+    machines: dict[str, None] = {}
+    for name, rows in _ROWS.items():
+        path = results / f"{name}.json"
+        if not path.exists():
+            continue
+        result = json.loads(path.read_text(encoding="utf-8"))
+        lines += [f"| {' | '.join(row)} |" for row in rows(result)]
+        if "machine" in result:
+            machines[_machine(result["machine"])] = None
+    if machines:
+        lines += ["", f"The benchmarks ran on {'; and on '.join(machines)}."]
+    return "\n".join(lines)
+
+
+def updated(readme: str, table: str) -> str:
+    """The README with its table replaced."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{table}{END}{after}"
+
+
+def _floor(result: dict[str, Any]) -> Iterator[Row]:
+    what = f"Three Python steps that do nothing, at {result['rate_per_s']:,} records/s"
+    for statistic in ("p50", "p99"):
+        ours, stock = (result[side][f"{statistic}_ms"] for side in ("tailrace", "stock"))
+        beside = f"{show_duration(stock)} on stock PySpark"
+        yield f"{what}: {statistic} latency", show_duration(ours), beside
+
+
+def _batching(result: dict[str, Any]) -> Iterator[Row]:
+    back = result["back_to_back"]
+    beside = f"{show_duration(back['mean_ms'])}, {_cpu(back)} back to back"
+    for row in result["bounds"]:
+        bound = show_duration(row["bound_ms"])
+        kept = f"kept in {row['share_fulfilled']:.0%} of intervals"
+        yield (
+            f"Mean latency under a bound of {bound}, at {result['rate_per_s']:,} records/s",
+            f"{show_duration(row['mean_ms'])}, {kept}, {_cpu(row)}",
+            beside,
+        )
+
+
+def _cpu(row: dict[str, Any]) -> str:
+    return f"{row['cpu_s_per_million']:.3g} CPU seconds a million records"
+
+
+def _overhead(result: dict[str, Any]) -> Iterator[Row]:
+    rates = {name: f"{rate:,} records/s" for name, rate in result["records_per_s"].items()}
+    beside = f"{rates['unmeasured']} without: measuring takes {result['overhead_share']:.1%}"
+    yield "Throughput of three row steps, measured", rates["measured"], beside
+
+
+def _demo(result: dict[str, Any]) -> Iterator[Row]:
+    plain = _shown(result["baseline"]) if "baseline" in result else {}
+    for what, ours in _shown(result).items():
+        yield f"Demo: {what}", ours, f"{plain[what]} on plain Spark" if plain else "-"
+
+
+def _shown(report: dict[str, Any]) -> dict[str, str]:
+    """What the table says of one side of the demo."""
+    kept = {
+        f"intervals with {constraint['text']}": _share(constraint["fulfilled_share"])
+        for constraint in report["constraints"]
+    }
+    p99 = show_duration(report["latency_ms"]["p99_ms"])
+    return {**kept, "p99 latency": p99, "CPU seconds": f"{report['cpu_seconds']:.1f}"}
+
+
+def _share(share: float | None) -> str:
+    return "none judged" if share is None else f"{share:.0%}"
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    return (
+        f"{machine['cores']} cores with {machine['memory_gib']} GiB, {machine['system']} on "
+        f"{machine['architecture']}, Python {machine['python']}, PySpark {machine['pyspark']}"
+    )
+
+
+_ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
+    "floor": _floor,
+    "batching": _batching,
+    "overhead": _overhead,
+    "demo": _demo,
+}
+
+if __name__ == "__main__":
+    path = ROOT / "README.md"
+    table = figures(ROOT / "bench" / "results")
+    path.write_text(updated(path.read_text(encoding="utf-8"), table), encoding="utf-8")

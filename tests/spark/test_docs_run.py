@@ -1,0 +1,54 @@
+"""The examples in the documents run as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.spark.flow import Flow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tailrace.report.data import Report
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).resolve().parents[2]
+MARKED = re.compile(r"^<!-- run -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SECONDS = 6.0
+"""However long an example says that it runs."""
+
+EXAMPLES = [
+    pytest.param(code, id=f"{document.name}-{number}")
+    for document in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for number, code in enumerate(MARKED.findall(document.read_text(encoding="utf-8")), start=1)
+]
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_an_example_runs_and_its_flow_is_judged(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
+) -> None:
+    reports: list[Report] = []
+    run = Flow.run
+
+    def briefly(flow: Flow, seconds: float | None = None) -> Report:
+        reports.append(run(flow, min(SECONDS, seconds or SECONDS), spark))
+        return reports[-1]
+
+    monkeypatch.setattr(Flow, "run", briefly)
+    monkeypatch.chdir(tmp_path)
+    # As a script would be: its functions travel to the workers by value.
+    exec(compile(code, "example", "exec"), {"__name__": "__main__"})
+    assert reports
+    for report in reports:
+        assert report.data["records"] > 0
+        assert {c["text"] for c in report.data["constraints"]} == {
+            verdict["constraint"]
+            for interval in report.intervals
+            for verdict in interval["verdicts"]
+        }

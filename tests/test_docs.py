@@ -1,0 +1,297 @@
+"""The documents: every command, path, link and figure in them is true."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer.main
+
+from tailrace import cli, control
+from tailrace.bench import benchmarks
+from tailrace.policy import batching, chaining
+from tailrace.profile import histogram
+from tailrace.spark import chain, java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+)
+HOMES = (ROOT, ROOT / "src" / "tailrace", ROOT / "jvm" / "src" / "tailrace")
+"""Where a path in a document may start."""
+
+MADE_BY_RUNS = ("out", ".venv")
+SUFFIXES = {".json", ".java", ".md", ".png", ".py", ".toml", ".txt"}
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+PATH = re.compile(r"[\w.-]+(/[\w.-]+)*/?")
+
+of_each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    text = document.read_text(encoding="utf-8")
+    return [code for name, code in FENCE.findall(text) if name == language]
+
+
+def inline(document: Path) -> list[str]:
+    return INLINE.findall(FENCE.sub("", document.read_text(encoding="utf-8")))
+
+
+def commands(document: Path, program: str) -> Iterator[list[str]]:
+    """What follows the name of a program, wherever a document tells to run it."""
+    lines = [line for block in blocks(document, "sh") for line in block.splitlines()]
+    for line in (*lines, *inline(document)):
+        words = shlex.split(line, comments=True) if line.count('"') % 2 == 0 else line.split()
+        if words and words[0] in (program, f".venv/bin/{program}"):
+            yield words[1:]
+
+
+def figures_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("figures", ROOT / "docs" / "figures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# --- code and commands -----------------------------------------------------------------------
+
+
+@of_each_document
+def test_every_python_block_compiles(document: Path) -> None:
+    for number, code in enumerate(blocks(document, "python"), start=1):
+        compile(code, f"{document.name}, block {number}", "exec")
+
+
+def test_the_readme_has_an_example_that_is_run() -> None:
+    assert "<!-- run -->\n```python\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@of_each_document
+def test_every_target_of_make_exists(document: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+    for words in commands(document, "make"):
+        assert set(words) <= targets
+
+
+@of_each_document
+def test_every_command_and_option_of_tailrace_exists(document: Path) -> None:
+    known: Any = typer.main.get_command(cli.app)
+    for name, *words in commands(document, "tailrace"):
+        assert name in known.commands
+        options = {opt for param in known.commands[name].params for opt in param.opts}
+        assert {word for word in words if word.startswith("--")} <= options
+        if name == "bench":
+            assert set(words[:1]) <= {*benchmarks, "NAME"}
+
+
+def test_the_options_that_the_readme_names_alone_are_those_of_run() -> None:
+    known: Any = typer.main.get_command(cli.app)
+    options = {opt for param in known.commands["run"].params for opt in param.opts}
+    named = {code for code in inline(ROOT / "README.md") if code.startswith("--")}
+    assert named
+    assert named <= options
+
+
+@of_each_document
+def test_every_flow_that_is_run_is_declared_in_its_file(document: Path) -> None:
+    for words in commands(document, "tailrace"):
+        for target in (word for word in words if ".py:" in word):
+            path, name = target.split(":")
+            tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+            assigned = {
+                target.id
+                for node in tree.body
+                if isinstance(node, ast.Assign)
+                for target in node.targets
+                if isinstance(target, ast.Name)
+            }
+            assert name in assigned
+
+
+# --- links and paths -------------------------------------------------------------------------
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
+
+
+@of_each_document
+def test_every_link_and_picture_leads_somewhere(document: Path) -> None:
+    for link in LINK.findall(document.read_text(encoding="utf-8")):
+        if link.startswith("https://"):
+            continue
+        path, _, part = link.partition("#")
+        target = document.parent / path if path else document
+        assert target.exists(), f"{document.name} links to {link}"
+        if part:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert part in map(anchor, headings)
+
+
+def is_path(code: str) -> bool:
+    """Whether a piece of code in a document is meant as a file or a directory of the project."""
+    first, slash, _ = code.partition("/")
+    if not PATH.fullmatch(code) or first in MADE_BY_RUNS:
+        return False
+    inside = bool(slash) and (ROOT / first).is_dir()
+    return inside or Path(code).suffix in SUFFIXES
+
+
+@of_each_document
+def test_every_path_exists(document: Path) -> None:
+    for code in filter(is_path, inline(document)):
+        assert any((home / code).exists() for home in HOMES), f"{document.name} names {code}"
+
+
+def test_a_path_is_told_from_other_code() -> None:
+    assert is_path("spark/probe.py")
+    assert is_path("Pacer.java")
+    assert is_path("bench/results")
+    assert not is_path("out/demo")
+    assert not is_path("tr.step")
+    assert not is_path("D(n) = a + c*n")
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
+    script = figures_script()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme == script.updated(readme, script.figures(ROOT / "bench" / "results")), (
+        "run: .venv/bin/python docs/figures.py"
+    )
+
+
+MACHINE = {
+    "cores": 3,
+    "memory_gib": 5,
+    "system": "Linux",
+    "architecture": "x86_64",
+    "python": "3.11.0",
+    "pyspark": "4.3.0",
+}
+
+
+def results() -> dict[str, dict[str, Any]]:
+    """One result of each kind, with figures that are easy to find again."""
+
+    def side(p50: float) -> dict[str, float]:
+        return {"p50_ms": p50, "p95_ms": 2 * p50, "p99_ms": 3 * p50, "records": 9}
+
+    def row(bound: float | None, cpu: float) -> dict[str, float | None]:
+        row = {"bound_ms": bound, "mean_ms": 222.0, "batches_per_s": 4.0, "cpu_s_per_million": cpu}
+        return {**row, "share_in_band": 0.5, "share_fulfilled": 0.97}
+
+    def demo(share: float | None) -> dict[str, Any]:
+        constraint = {"text": "mean <= 500 ms in every 5 s", "fulfilled_share": share}
+        return {"constraints": [constraint], "latency_ms": {"p99_ms": 333.0}, "cpu_seconds": 44.4}
+
+    floor = {"stock": side(100.0), "tailrace": side(20.0), "ratio_p50": 5.0, "rate_per_s": 1234}
+    batching = {"rate_per_s": 1234, "bounds": [row(300.0, 7.0), row(2000.0, 3.0)]}
+    batching |= {"back_to_back": row(None, 11.0), "cpu_ratio_at_longest": 3.7}
+    rates = {"measured": 98_000, "unmeasured": 100_000}
+    return {
+        "floor": {**floor, "machine": MACHINE},
+        "batching": {**batching, "machine": MACHINE},
+        "overhead": {"records_per_s": rates, "overhead_share": 0.02, "machine": MACHINE},
+        "demo": {**demo(0.95), "baseline": demo(None)},
+    }
+
+
+def test_the_results_used_here_have_the_shape_that_the_benchmarks_give() -> None:
+    for name, benchmark in benchmarks.items():
+        assert benchmark.table(results()[name]).row_count
+
+
+def test_every_result_has_its_rows(tmp_path: Path) -> None:
+    for name, result in results().items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
+    table = figures_script().figures(tmp_path)
+    rows = [line for line in table.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 2 + 2 + 1 + 3
+    assert {line.count("|") for line in rows} == {4}
+    assert "p50 latency | 20 ms | 100 ms on stock PySpark |" in table
+    assert "p99 latency | 60 ms | 300 ms on stock PySpark |" in table
+    assert "222 ms, kept in 97% of intervals, 7 CPU seconds a million records" in table
+    assert "98,000 records/s | 100,000 records/s without: measuring takes 2.0% |" in table
+    assert "mean <= 500 ms in every 5 s | 95% | none judged on plain Spark |" in table
+    assert table.endswith("3 cores with 5 GiB, Linux on x86_64, Python 3.11.0, PySpark 4.3.0.")
+    assert table.count("3 cores") == 1
+
+
+def test_without_results_there_is_a_header_and_nothing_else(tmp_path: Path) -> None:
+    assert len(figures_script().figures(tmp_path).splitlines()) == 2
+
+
+def test_a_demo_without_a_baseline_has_nothing_beside_it(tmp_path: Path) -> None:
+    alone = {key: value for key, value in results()["demo"].items() if key != "baseline"}
+    (tmp_path / "demo.json").write_text(json.dumps(alone), encoding="utf-8")
+    rows = figures_script().figures(tmp_path).splitlines()[2:]
+    assert all(row.endswith("| - |") for row in rows)
+
+
+# --- what the documents say of the code ------------------------------------------------------
+
+
+def default_of(command: str, option: str) -> Any:
+    known: Any = typer.main.get_command(cli.app)
+    return next(p.default for p in known.commands[command].params if p.name == option)
+
+
+STATED = (
+    ("README.md", f"a JDK {java.OLDEST} or later"),
+    ("README.md", f"each side for {default_of('demo', 'seconds'):g} seconds"),
+    ("README.md", f"in `{default_of('demo', 'out')}`"),
+    ("docs/measuring.md", f"one record in {chain.SAMPLE_EVERY} of each Arrow batch"),
+    ("docs/measuring.md", f"{4 * chain.MOST_KEYS} goes on with the {chain.MOST_KEYS} most"),
+    ("docs/measuring.md", f"off by at most {histogram.ACCURACY * 100:g} %"),
+    ("docs/measuring.md", f"up to {histogram.SMALLEST_MS:g} ms is one bin"),
+    ("docs/policies.md", f"more than {chaining.SPLIT_ABOVE * 100:g} % busy is **split**"),
+    ("docs/policies.md", f"at most {chaining.JOIN_UP_TO * 100:g} % busy"),
+    ("docs/policies.md", f"for {chaining.DWELL_INTERVALS} whole intervals"),
+    ("docs/policies.md", f"on at least {control.LEAST_POINTS} batches"),
+    ("docs/policies.md", "the bound less 8 to 20 %"),
+    ("docs/policies.md", "the gain is above 8 %"),
+)
+
+
+@pytest.mark.parametrize(("document", "sentence"), STATED)
+def test_constants_are_stated_as_the_code_has_them(document: str, sentence: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    assert sentence in " ".join(text.split())
+
+
+def test_the_margins_that_the_documents_state_are_those_of_the_policy() -> None:
+    assert (batching._LEAST_MARGIN, batching._MOST_MARGIN) == (0.08, 0.20)
+    assert batching._WORTH_RAISING == 1.08
+    assert (batching._LEAST_RATIO, batching._MOST_RATIO) == (0.8, 2.0)
+    assert control.RATIOS == 5
+
+
+def test_the_rooms_are_the_layers_that_the_linter_enforces() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = text.partition("## The rooms")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", rooms, re.MULTILINE) == layers
