@@ -33,6 +33,9 @@ bench: setup
 	$(BIN)/tailrace bench floor --out bench/results/floor.json
 	$(BIN)/tailrace bench batching --out bench/results/batching.json
 	$(BIN)/tailrace bench overhead --out bench/results/overhead.json
+	$(BIN)/tailrace bench replay --out bench/results/replay.json
+	$(BIN)/tailrace demo --json > bench/results/demo.json
+	$(BIN)/python docs/figures.py
 
 # What a fresh install gives: run after changing dependencies, then test.
 lock: .venv/ready

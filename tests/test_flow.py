@@ -149,7 +149,6 @@ def test_a_path_is_filled_in(
         (DIAMOND, ("b", "c"), "No stream leads from 'b' to 'c'"),
         (DIAMOND, ("sink", "source"), "No stream leads from 'sink' to 'source'"),
         (DIAMOND, ("a", "a"), "No stream leads from 'a' to 'a'"),
-        (DIAMOND, ("source", "sink"), "Several ways lead from 'source' to 'sink'"),
         (DIAMOND, ("source", "a", "d"), "Several ways lead from 'a' to 'd'"),
         (OUTPUTS, ("a", "sink"), "Several ways lead from 'a' to 'sink'.*or the output"),
         (DIAMOND, ("source",), "'source' alone is a point"),
@@ -176,20 +175,28 @@ def test_a_join_of_a_stream_with_itself_is_one_way() -> None:
 @given(graphs())
 def test_a_path_is_found_when_brute_force_finds_exactly_one(traced: Graph) -> None:
     connected = {(s.origin, s.target) for s in traced.streams}
-    names = traced.names
+    *names, last = traced.names
     truth = [
         candidate
         for size in range(len(names) + 1)
         for middle in combinations(names, size)
-        for candidate in [("source", *middle, "sink")]
+        for candidate in [("source", *middle, last)]
         if all(pair in connected for pair in pairwise(candidate))
     ]
     if len(truth) == 1:
-        assert traced.path(("source", "sink")) == truth[0]
+        assert traced.path(("source", last)) == truth[0]
     else:
         reason = "Several ways" if truth else "No stream leads"
         with pytest.raises(ConstraintError, match=reason):
-            traced.path(("source", "sink"))
+            traced.path(("source", last))
+
+
+@pytest.mark.parametrize("lines", [DIAMOND, OUTPUTS])
+def test_from_source_to_sink_is_the_whole_flow_however_many_ways_it_has(
+    lines: tuple[str, ...],
+) -> None:
+    traced = flow(*lines)
+    assert traced.path(("source", "sink")) == ("source", *traced.names, "sink")
 
 
 def test_a_line_of_steps_is_one_chain() -> None:

@@ -412,12 +412,13 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
 
 
 def lines_of(stream: IO[str]) -> queue.SimpleQueue[str]:
-    """The lines of a stream as they come."""
+    """The lines of a stream as they come, and an empty one at its end."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read() -> None:
         for line in stream:
             lines.put(line)
+        lines.put("")
 
     threading.Thread(target=read, daemon=True).start()
     return lines
@@ -433,16 +434,16 @@ def test_ctrl_c_ends_the_command_with_a_report_and_leaves_nothing_behind(tmp_pat
         deadline = time.monotonic() + PATIENCE_S
         while not (said and " interval " in said[-1]):  # the first interval is over
             said.append(err.get(timeout=deadline - time.monotonic()))
+            assert said[-1], "".join(said)
         children = psutil.Process(process.pid).children(recursive=True)
         assert children
         os.killpg(process.pid, signal.SIGINT)
         report = json.loads(out.get(timeout=PATIENCE_S))
         assert process.wait(PATIENCE_S) == 0
-        while not err.empty():
-            said.append(err.get())
         _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
-    assert alive == []
-    assert out.empty()
+        assert alive == []
+        assert out.get(timeout=PATIENCE_S) == ""  # nothing but the report
+        said += iter(lambda: err.get(timeout=PATIENCE_S), "")
     assert report["flow"] == "primes"
     assert report["records"] > 0
     words = "".join(said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tailrace.bench import batching, floor, overhead
+from tailrace.bench import batching, floor, overhead, replay
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,4 +20,9 @@ class Benchmark(Protocol):
         """The result for a person."""
 
 
-benchmarks: dict[str, Benchmark] = {"floor": floor, "batching": batching, "overhead": overhead}
+benchmarks: dict[str, Benchmark] = {
+    "floor": floor,
+    "batching": batching,
+    "overhead": overhead,
+    "replay": replay,
+}

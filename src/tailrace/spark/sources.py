@@ -52,6 +52,11 @@ class Replay:
         path = directory / "load.trace"
         if not path.exists():
             self.trace.save(path)
+        elif Trace.load(path) != self.trace:
+            raise InputError(
+                "The checkpoint belongs to another load than the one given: resume with the same "
+                "load, or start with a new checkpoint."
+            )
         reader = spark.readStream.format("tailrace-replay").option("trace", str(path))
         reader = reader.option("partitions", str(self.partitions))
         if self.most_records is not None:

@@ -1,0 +1,190 @@
+"""The examples compute what they say they compute, however they are run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tailrace.control import Mode
+from tailrace.load import Texts, Trace
+from tailrace.spark import sinks
+from tailrace.spark.running import example, find_flow, run, unchained
+
+from .support import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pyspark.sql import SparkSession
+
+    from tailrace.flow import Graph
+    from tailrace.plan import Plan
+    from tailrace.spark.flow import Flow
+
+pytestmark = pytest.mark.spark
+
+RUN_S = 6.0
+SHORT = 1_500
+"""Records of a load that is read to its end."""
+
+
+# --- primes --------------------------------------------------------------------------------
+
+
+def is_prime(number: int) -> bool:
+    """Miller and Rabin's test, which no composite passes for all of forty bases but by a miracle.
+
+    Another test than the example's, after a trial division by small numbers.
+    """
+    if any(number % small == 0 for small in range(2, 500)):
+        return False
+    twos = ((number - 1) & -(number - 1)).bit_length() - 1
+    odd = (number - 1) >> twos
+    for base in range(1_000, 1_040):
+        power = pow(base, odd, number)
+        if power in (1, number - 1):
+            continue
+        if all((power := power * power % number) != number - 1 for _ in range(twos - 1)):
+            return False
+    return True
+
+
+def test_the_reference_knows_primes_from_composites() -> None:
+    mersenne = {p for p in range(60, 620) if is_prime(2**p - 1)}
+    assert mersenne == {61, 89, 107, 127, 521, 607}
+    assert not is_prime((2**89 - 1) * (2**107 - 1))
+
+
+def test_primes_finds_the_primes_among_the_numbers_that_it_drew(spark: SparkSession) -> None:
+    flow = find_flow(f"{example('primes.py')}:flow")
+    flow.sinks = {"sink": (memory := sinks.memory())}
+    report = run(flow, RUN_S)
+    found = {row["seq"]: row["found"] for row in memory.rows()}
+    assert sorted(row["seq"] for row in memory.rows()) == list(range(len(found)))
+    assert report.data["records"] == len(found)
+    primes = 0
+    for seq, said in found.items():
+        number = int.from_bytes(hashlib.sha256(b"%d" % seq).digest(), "big") | 1
+        prime = is_prime(number)
+        primes += prime
+        assert said == f"{number:#x} is {'probably prime' if prime else 'composite'}"
+    assert 0 < primes < len(found)
+    assert spark.streams.active == []
+
+
+# --- sentiments ----------------------------------------------------------------------------
+
+MOODS = {"love": 2, "great": 1, "fine": 1, "so-so": 0, "dull": -1, "bad": -1, "hate": -2}
+Verdicts = Counter[tuple[str, float, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the pipeline makes of tweets: the verdicts, and the payloads that cannot be read."""
+
+    verdicts: Verdicts
+    broken: Counter[str]
+
+
+def sequentially(payloads: Iterable[str]) -> Outcome:
+    """What comes of tweets, one after the other, in plain Python."""
+    verdicts: Verdicts = Counter()
+    broken: Counter[str] = Counter()
+    for payload in payloads:
+        try:
+            tweet = json.loads(payload)
+        except ValueError:
+            broken[payload] += 1
+            continue
+        if tweet["topic"] is None:
+            continue
+        for word in tweet["text"].lower().replace("!", "").strip(" ").split():
+            score = float(MOODS[word])
+            mood = {True: "good", False: "bad"}[score > 0] if score else "neutral"
+            verdicts[tweet["topic"], score, mood] += 1
+    return Outcome(verdicts, broken)
+
+
+def outcome(flow: Flow) -> Outcome:
+    """What a flow with its results and its dead letters in memory has made."""
+    (results,), letters = flow.sinks.values(), flow.dead_letters
+    assert isinstance(results, sinks.Memory)
+    assert isinstance(letters, sinks.Memory)
+    verdicts = ((row["topic"], row["score"], row["mood"]) for row in results.rows())
+    dead = (json.loads(row["record"])["payload"] for row in letters.rows())
+    assert {row["step"] for row in letters.rows()} <= {"parse"}
+    assert all("JSONDecodeError" in row["error"] for row in letters.rows())
+    return Outcome(Counter(verdicts), Counter(dead))
+
+
+def sentiments() -> Flow:
+    flow = find_flow(f"{example('sentiments.py')}:flow")
+    flow.sinks = {"sink": sinks.memory()}
+    return flow
+
+
+def tweets() -> Trace:
+    declared: Any = sys.modules["tailrace_flow_sentiments"]
+    load = declared.load
+    assert isinstance(load, Trace)
+    return load
+
+
+def beginning_of(load: Trace, count: int) -> Trace:
+    """The first records of a load, all of them due at once."""
+    assert load.payloads is not None
+    return Trace(
+        np.zeros(count, np.int64),
+        load.key[:count],
+        load.size[:count],
+        load.key_names,
+        Texts.of([load.payloads[i] for i in range(count)]),
+    )
+
+
+def test_sentiments_judges_every_tweet_and_buries_the_broken_ones(spark: SparkSession) -> None:
+    flow = sentiments()
+    report = run(flow, RUN_S)
+    read = report.data["records"]
+    payloads = tweets().payloads
+    assert payloads is not None
+    made = outcome(flow)
+    assert made == sequentially(payloads[i] for i in range(read))
+    assert made.broken
+    assert made.verdicts
+    assert spark.streams.active == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "chains"),
+    [
+        (None, (("parse",), ("clean", "words", "score", "verdict"))),
+        (unchained, (("parse",), ("clean",), ("words",), ("score",), ("verdict",))),
+    ],
+    ids=["chained", "unchained"],
+)
+def test_sentiments_comes_to_the_same_chained_and_not(
+    spark: SparkSession,
+    plan: Callable[[Graph], Plan] | None,
+    chains: tuple[tuple[str, ...], ...],
+) -> None:
+    flow = sentiments()
+    flow.mode = Mode.OBSERVE
+    flow.source = load = beginning_of(tweets(), SHORT)
+    read: list[int] = []
+    running = flow.start(spark, plan=plan, on_measure=lambda batch: read.append(batch.records))
+    try:
+        until(lambda: sum(read) >= SHORT or running.wait(0), "the whole load is read")
+    finally:
+        running.stop()
+    assert sum(read) == SHORT
+    assert running.controller.plan.chains == chains
+    assert load.payloads is not None
+    assert outcome(flow) == sequentially(load.payloads)
