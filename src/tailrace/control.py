@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tailrace.flow import Graph
     from tailrace.plan import Plan
     from tailrace.policy.decision import Alternative, Decision, Impossible
-    from tailrace.profile.batch import BatchMeasure
+    from tailrace.profile.batch import BatchMeasure, StepMeasure
     from tailrace.profile.histogram import LogHistogram
     from tailrace.profile.moments import Moments
 
@@ -321,7 +321,10 @@ class Controller:
             rate_per_s=interval.rate_per_s,
             model=model,
             noise=spread(points, model, half_life),
-            steps={name: _load(interval, name) for name in interval.steps()},
+            steps={
+                name: _load(measure, interval.utilisation(name))
+                for name, measure in interval.steps().items()
+            },
             slots=interval.shares[-1].batch.slots,
             intervals_since_change=self._since_change,
             latency_ratio=median(self._ratios),
@@ -349,9 +352,7 @@ def _half_life(interval: Interval) -> float:
     return max(8.0, 3.0 * len(interval.shares))
 
 
-def _load(interval: Interval, name: str) -> StepLoad:
-    busy = interval.utilisation(name)
-    measure = interval.steps()[name]
+def _load(measure: StepMeasure, busy: dict[int, float]) -> StepLoad:
     hot, count = max(measure.keys.items(), key=lambda item: item[1], default=(None, 0))
     return StepLoad(
         records=measure.records_in,

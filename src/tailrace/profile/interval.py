@@ -87,9 +87,11 @@ class Interval:
     def breakdown_ms(self) -> dict[str, float]:
         """The mean latency by element; the elements add up to the mean."""
         whole: dict[str, float] = {}
+        records = self.records
         for share in self.shares:
+            weight = share.records / records
             for name, part in share.breakdown_ms().items():
-                whole[name] = whole.get(name, 0.0) + part * share.records / self.records
+                whole[name] = whole.get(name, 0.0) + part * weight
         return whole
 
     def value_ms(self, constraint: Constraint, path: tuple[str, ...]) -> float:

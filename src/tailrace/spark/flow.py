@@ -6,7 +6,6 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from tailrace.flow import OnError
 from tailrace.goals import SINK, constraint
 from tailrace.plan import first_plan
 from tailrace.report.data import Report, report_of
+from tailrace.spark.interrupt import ctrl_c
 from tailrace.spark.microbatch import Job, MicroBatch, now_us
 from tailrace.spark.settings import findings, session
 from tailrace.spark.sinks import as_sink
@@ -25,6 +25,9 @@ from tailrace.spark.usage import Meter
 from tailrace.units import duration_ms, positive_duration_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from threading import Event
+
     from pyspark.sql import SparkSession
 
     from tailrace.flow import Graph
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
     from tailrace.spark.sinks import Sink
     from tailrace.spark.sources import Opened, Source
     from tailrace.spark.trace import Pipeline
+
+LOOK_S = 0.5
+"""How often a run is looked at."""
 
 NO_ARRIVALS = (
     "No column says when records arrived: they are taken to have come evenly since the previous "
@@ -144,9 +150,10 @@ class Flow:
         resumed, the report is made.
         """
         run = self.start(spark)
-        with suppress(KeyboardInterrupt):
-            run.wait(seconds)
-        return run.stop()
+        with ctrl_c() as asked_to_end:
+            for _ in run.looks(seconds, asked_to_end):
+                pass
+            return run.stop()
 
 
 class Run:
@@ -240,6 +247,16 @@ class Run:
     def wait(self, seconds: float | None = None) -> bool:
         """Wait at most so long; whether the flow has ended by itself, which means it failed."""
         return self._backend.wait(seconds)
+
+    def looks(self, seconds: float | None, asked_to_end: Event) -> Iterator[None]:
+        """The moments at which to look at the run, until its time is up, it fails, or is ended."""
+        left = seconds
+        while (left is None or left > 0) and not asked_to_end.is_set():
+            step = LOOK_S if left is None else min(LOOK_S, left)
+            if self.wait(step):
+                return
+            left = None if left is None else left - step
+            yield
 
     def stop(self) -> Report:
         """Finish the batch at hand, end, and report; raises if the flow had failed."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import signal
 import subprocess
 import sys
 import sysconfig
-import threading
 import traceback
 from collections import deque
 from contextlib import contextmanager
@@ -28,16 +26,16 @@ from tailrace.report.data import Report
 from tailrace.report.terminal import LiveView
 from tailrace.spark.failures import explained
 from tailrace.spark.flow import Flow, Run
+from tailrace.spark.interrupt import ctrl_c
 from tailrace.spark.settings import session
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator, Mapping
-    from types import FrameType, ModuleType
+    from types import ModuleType
 
     from tailrace.flow import Graph
-
-REFRESH_S = 0.5
 
 
 def example(name: str) -> Path:
@@ -133,36 +131,12 @@ def run(
             flow.mode = Mode.OBSERVE
         with _naming_the_line():
             running = flow.start(spark, plan=unchained if plain else None)
-        with _ctrl_c() as asked_to_end:
+        with ctrl_c() as asked_to_end:
             _watch(running, seconds, asked_to_end)
             return running.stop()
     finally:
         if not borrowed:
             spark.stop()
-
-
-@contextmanager
-def _ctrl_c() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets, for a gentle end; the second interrupts as always.
-
-    PySpark's own handler stands aside meanwhile: it would cancel the batch at hand. And nothing
-    is raised into the wait for a thread, which Python 3.11 and 3.12 would then take for ended.
-    """
-    asked = threading.Event()
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
-            signal.default_int_handler(number, frame)
-        asked.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield asked  # signals go to the main thread
-        return
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def unchained(graph: Graph) -> Plan:
@@ -173,7 +147,7 @@ def unchained(graph: Graph) -> Plan:
 def _watch(running: Run, seconds: float | None, asked_to_end: threading.Event) -> None:
     """Show a run until its time is up, it fails, or Ctrl-C."""
     console = Console(stderr=True)
-    looks = _looks(running, seconds, asked_to_end)
+    looks = running.looks(seconds, asked_to_end)
     if console.is_terminal:
         with Live(LiveView(running.report), console=console, refresh_per_second=2, transient=True):
             deque(looks, maxlen=0)
@@ -188,17 +162,6 @@ def _watch(running: Run, seconds: float | None, asked_to_end: threading.Event) -
                     f"  interval {show_duration(record.plan.interval_ms)}",
                     highlight=False,
                 )
-
-
-def _looks(running: Run, seconds: float | None, asked_to_end: threading.Event) -> Iterator[None]:
-    """The moments at which to look at a run while it goes on."""
-    left = seconds
-    while (left is None or left > 0) and not asked_to_end.is_set():
-        step = REFRESH_S if left is None else min(REFRESH_S, left)
-        if running.wait(step):
-            return
-        left = None if left is None else left - step
-        yield
 
 
 def run_plain_apart(path: Path, seconds: float) -> Report:

@@ -128,8 +128,11 @@ class Parquet:
     def prepare(self, spark: SparkSession, identity: str) -> None:
         """Make the directory; refuse one that holds something else, or another run's output."""
         local = "://" not in self._path and not self._path.startswith("file:")
-        if local and Path(self._path).is_file():
-            raise InputError(f"The output {self._path} is a file: name a directory to write to.")
+        here = Path(self._path)
+        if local and any(place.is_file() for place in (here, *here.parents)):
+            raise InputError(
+                f"The output {self._path} is, or lies in, a file: name a directory to write to."
+            )
         jvm: Any = spark.sparkContext._jvm
         self._make = jvm.org.apache.hadoop.fs.Path
         root = self._make(str(Path(self._path).resolve()) if local else self._path)

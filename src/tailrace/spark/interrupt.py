@@ -1,0 +1,36 @@
+"""Ctrl-C as a request to end, not as an exception in the middle of something."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+
+@contextmanager
+def ctrl_c() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets, for a gentle end; the second interrupts as always.
+
+    PySpark's own handler stands aside meanwhile: it would cancel the batch at hand. And nothing
+    is raised into the wait for a thread, which Python 3.11 and 3.12 would then take for ended.
+    """
+    asked = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            signal.default_int_handler(number, frame)
+        asked.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked  # signals go to the main thread
+        return
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
