@@ -16,7 +16,7 @@ import tailrace as tr
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-load = tr.load.generate(tr.load.Staircase("500 /s", "4 k/s", steps=3, step_s="7 s"), seed=1)
+load = tr.load.generate(tr.load.Staircase("500 /s", "5 k/s", steps=3, step_s="7 s"), seed=1)
 
 
 def draw(row: Any) -> tuple[int, str]:

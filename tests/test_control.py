@@ -134,7 +134,7 @@ def test_five_intervals_are_enough_from_any_start_and_then_the_mean_stays_in_its
     assert np.mean((share >= 0.7) & (share <= 1.0)) >= 0.95
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(
     fixed_ms=st.floats(20, 150),
     busy=st.floats(0.05, 0.6),
@@ -186,7 +186,19 @@ def test_a_staircase_up_and_down_is_followed_step_by_step() -> None:
         assert np.all((settled >= 0.7) & (settled <= 1.0))
     up, down = (np.array(result.intervals_ms()[first::6][:6]) for first in (5, 41))
     assert np.all(np.diff(up) < 0)
-    assert np.all(np.diff(down) > 0)
+    assert np.all(np.diff(down) >= 0)  # one step may be too little to be worth a change
+    assert down[-1] > 1.5 * down[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("at_s", [60, 61, 63])
+def test_a_rise_of_the_rate_is_answered_before_its_interval_is_over(at_s: int, seed: int) -> None:
+    goal = Constraint(500)
+    result = run(Burst(3_000, 5_500, at_s, 60, 150), goal, seed=seed)
+    assert np.all(result.shares(goal, 150)[5:] <= 1.0)
+    answers = [r for r in result.controller.decisions if at_s * 1e6 < r.at_us < (at_s + 2) * 1e6]
+    assert answers
+    assert answers[0].after.interval_ms < answers[0].before.interval_ms
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -41,6 +41,10 @@ RATIOS = 5
 """Intervals whose median is the ratio of measured to predicted latency: where an interval happens
 to cut the batches, or a backlog that one of them works off, must not move the plan."""
 
+RECENT_US = 1_000_000
+RECENT_BATCHES = 64
+"""How far back the rate of the moment is taken from, in time and in batches."""
+
 SAME_ADVICE = 0.1
 """Advice on the interval that differs by less than this share is not given again."""
 
@@ -144,7 +148,7 @@ class Controller:
         """``origin_us`` is when the first interval begins."""
         self.graph = graph
         self.constraints = constraints
-        self.plan = plan
+        self.plan = _capped(plan, constraints) if mode is Mode.ENFORCE else plan
         self.mode = mode
         self.interval_ms = interval_ms
         self.origin_us = origin_us
@@ -166,6 +170,8 @@ class Controller:
         self._fresh: list[Verdict] = []
         self._since_change = 0
         self._ratios = _no_ratios()
+        self._seen: Observation | None = None
+        self._recent: deque[BatchMeasure] = deque(maxlen=RECENT_BATCHES)
         self._suspected: tuple[Impossible, ...] = ()
 
     def on_batch(self, batch: BatchMeasure) -> Plan:
@@ -177,8 +183,11 @@ class Controller:
         closed = self._adjustment.add(batch)
         for interval in closed:
             self._close(interval)
+        self._recent.append(batch)
         if closed and self._points:
             self._decide(closed[-1], batch.ended_us)
+        elif self._seen is not None:
+            self._hurry(self._seen, batch.ended_us)
         return self.plan
 
     def finish(self) -> None:
@@ -250,13 +259,42 @@ class Controller:
 
     def _decide(self, interval: Interval, now_us: int) -> None:
         """Act on the newest interval; one batch may close several, and is one piece of news."""
-        observation = self._observe(interval)
+        observation = self._seen = self._observe(interval)
         enough = len(self._points) >= LEAST_POINTS
         self._suspect(feasibility.assess(observation) if enough else ())
         if self.mode is Mode.OBSERVE:
             return
         for decide in POLICIES:
             self._act(decide(replace(observation, plan=self.plan)), now_us)
+
+    def _hurry(self, seen: Observation, now_us: int) -> None:
+        """Shorten batches at once when the rate rises, not only when the interval is over.
+
+        The interval that the plan rests on may be 5 s old; until the next is complete, a step in
+        the load would be answered by batches that are too long for it.
+        """
+        rate = self._recent_rate(seen.rate_per_s)
+        if self.mode is Mode.OBSERVE or rate <= seen.rate_per_s:
+            return
+        self._seen = replace(seen, plan=self.plan, rate_per_s=rate)
+        decision = batching.decide(self._seen)
+        if decision.plan.interval_ms < self.plan.interval_ms:
+            self._act(decision, now_us)
+
+    def _recent_rate(self, known_per_s: float) -> float:
+        """The rate of the last second or batch, if clearly above the known one; else the known one.
+
+        Clearly: by more than 15 %, and by more than four deviations of a Poisson count.
+        """
+        batches = [
+            b for b in self._recent if b.planned_us >= self._recent[-1].planned_us - RECENT_US
+        ]
+        if len(batches) < 2:
+            return known_per_s
+        records = sum(batch.records for batch in batches[1:])
+        rate = records / (batches[-1].planned_us - batches[0].planned_us) * 1e6
+        clearly = 1 + max(0.15, 4 / math.sqrt(max(1, records)))
+        return rate if rate > known_per_s * clearly else known_per_s
 
     def _suspect(self, found: tuple[Impossible, ...]) -> None:
         """Believe that a constraint is impossible when two intervals in a row say so."""
@@ -318,7 +356,7 @@ class Controller:
             graph=self.graph,
             plan=self.plan,
             readings=tuple(self._reading(constraint) for constraint in self.constraints),
-            rate_per_s=interval.rate_per_s,
+            rate_per_s=self._recent_rate(interval.rate_per_s),
             model=model,
             noise=spread(points, model, half_life),
             steps={
@@ -340,6 +378,16 @@ class Controller:
             return Reading(constraint, verdict.value_ms, verdict.value_ms)
         along = interval.value_ms(replace(constraint, quantile=None), path)
         return Reading(constraint, verdict.value_ms, along - interval.latency_ms.mean)
+
+
+def _capped(plan: Plan, constraints: tuple[Constraint, ...]) -> Plan:
+    """The plan to begin with, its interval within twice the tightest bound from the source.
+
+    A record waits for half an interval on average, so that no longer one could keep the bound:
+    the cap of Lohrmann 2016, algorithm 3, before anything was measured.
+    """
+    longest_ms = min((2 * c.bound_ms for c in constraints if c.from_source), default=math.inf)
+    return replace(plan, interval_ms=min(plan.interval_ms, longest_ms))
 
 
 def _no_ratios() -> deque[float]:
