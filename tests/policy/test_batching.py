@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -388,9 +389,10 @@ def controlled(
     """Close the loop; return the interval set and the mean measured, per adjustment interval.
 
     The policy is given what a real query could know: the fitted model, and the latest complete
-    mean over what the model says of the interval that was then in force, without any smoothing.
+    mean over what the model says of the interval that was then in force, as the median of five.
     """
     every_ms, chosen, in_force = goal.every_ms, [], []
+    ratios = [1.0] * 5
     for number in range(intervals):
         in_force.append(query.interval_ms)
         query.rate_per_s = (steps or {}).get(number, query.rate_per_s)
@@ -401,6 +403,8 @@ def controlled(
         known = number > 0 and not math.isnan(value_ms)
         rate = query.rng.poisson(query.rate_per_s * every_ms / 1_000) / (every_ms / 1_000)
         expected_ms = model.latency_ms(in_force[number - 1], rate, every_ms, goal.quantile)
+        if known:
+            ratios.append(value_ms / expected_ms)
         seen = observed(
             goal,
             interval_ms=query.interval_ms,
@@ -408,7 +412,7 @@ def controlled(
             rate_per_s=rate,
             noise=spread(done[-300:], model, 20),
             value_ms=value_ms if known else None,
-            latency_ratio=value_ms / expected_ms if known else 1.0,
+            latency_ratio=median(ratios[-5:]),
         )
         query.interval_ms = decide(seen).plan.interval_ms
         chosen.append(query.interval_ms)

@@ -251,7 +251,7 @@ def test_a_sink_that_fails_says_why_in_one_sentence(
         sink="full",
     )
     said = tailrace("run", target, *ENDLESS).sentence()
-    assert said.startswith("The flow failed: OSError: disk full")
+    assert said.startswith("The flow failed (OSError: disk full)")
 
 
 # --- a run that goes well ------------------------------------------------------------------

@@ -44,7 +44,7 @@ def test_the_facts_about_a_record_are_found_in_what_spark_says() -> None:
 def test_everything_else_becomes_one_sentence(error: Exception | str, reason: str) -> None:
     made = explained(error)
     assert isinstance(made, FlowFailed)
-    assert str(made) == f"The flow failed: {reason}"
+    assert str(made).startswith(f"The flow failed ({reason.rstrip(' .')}): mend the cause")
 
 
 def test_an_error_of_our_own_stays_what_it_is() -> None:

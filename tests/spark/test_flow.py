@@ -338,7 +338,7 @@ def test_a_sink_that_raises_ends_the_flow_in_one_sentence(spark: SparkSession, l
 
     with Running(spark, observed(three_steps, refuse)) as running:
         assert running.run.wait(60)
-        with pytest.raises(FlowFailed, match=r"The flow failed: .*line") as failure:
+        with pytest.raises(FlowFailed, match=r"The flow failed \(.*line") as failure:
             running.run.stop()
     assert "\n" not in str(failure.value)
     assert "Traceback" not in str(failure.value)

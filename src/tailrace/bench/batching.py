@@ -34,7 +34,7 @@ RATE_PER_S = 2_000
 
 def measure(*, quick: bool) -> dict[str, Any]:
     """Run each bound in turn on one session, after a first run that only warms it up."""
-    settle_s, measured_s = (15.0, 20.0) if quick else (30.0, 150.0)
+    settle_s, measured_s = (15.0, 20.0) if quick else (25.0, 105.0)
     spark = session("batching")
     try:
         _run(spark, None, 10.0, 5.0)

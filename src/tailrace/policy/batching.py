@@ -21,6 +21,7 @@ from tailrace.units import show_duration, show_rate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from tailrace.goals import Constraint
     from tailrace.model.microbatch import BatchModel
     from tailrace.policy.decision import Observation, Reading
 
@@ -28,6 +29,8 @@ POLICY = "batching"
 
 _LEAST_MARGIN = 0.08
 _MOST_MARGIN = 0.20
+_WORST_MARGIN = 0.03
+_LONG_MS = 1e9
 _WORTH_RAISING = 1.08
 _LEAST_RATIO = 0.8
 _MOST_RATIO = 2.0
@@ -189,7 +192,7 @@ class _Demand:
     """What one constraint asks of the interval: nothing above ``longest_ms``, None if hopeless."""
 
     reading: Reading
-    ceiling_ms: float
+    margin: float
     longest_ms: float | None
 
     @property
@@ -205,8 +208,9 @@ class _Demand:
 def decide(observation: Observation) -> Decision:
     """Set the longest batch interval that every constraint from the source affords.
 
-    Each constraint aims below its bound by a margin for noise, 8 to 20 %; the tightest wins.
-    Down, the interval goes at once, when the prediction eats half of the margin. Up, it goes when
+    Each constraint aims below its bound: by 8 to 20 % for noise over a long time, and by 3 % in
+    the worst window of its span, which is already the least that chance can do; the tightest wins.
+    Down, the interval goes at once, when a prediction eats too much of its margin. Up, it goes when
     the gain is above 8 %, no bound is being missed, and only so far that the bound would hold
     even if the whole latency grew in proportion, which a wrong split of the batch cost into fixed
     and per-record parts cannot exceed. Between the two it rests, so that it cannot oscillate.
@@ -245,13 +249,38 @@ def _demand(observation: Observation, reading: Reading) -> _Demand:
     """
     goal, model, rate = reading.constraint, observation.model, observation.rate_per_s
     margin = _margin(observation, reading)
-    target_ms = goal.bound_ms * (1 - margin) - reading.fixed_ms
-    target_ms /= trusted_ratio(observation)
-    longest_ms = model.longest_interval_ms(target_ms, rate, goal.every_ms, goal.quantile)
-    if longest_ms is not None:
-        budget_ms = (target_ms - model.fixed_ms) / (0.5 + model.utilisation(rate))
-        longest_ms = max(0.0, min(longest_ms, budget_ms, goal.every_ms))
-    return _Demand(reading, goal.bound_ms * (1 - margin / 2), longest_ms)
+    targets = [
+        ((goal.bound_ms * (1 - kept) - reading.fixed_ms) / trusted_ratio(observation), every_ms)
+        for kept, _, every_ms in _aims(goal, margin)
+    ]
+    longest = [model.longest_interval_ms(t, rate, every, goal.quantile) for t, every in targets]
+    if None in longest:
+        return _Demand(reading, margin, None)
+    budgets = [(t - model.fixed_ms) / (0.5 + model.utilisation(rate)) for t, _ in targets]
+    found = min(*budgets, goal.every_ms, *(ms for ms in longest if ms is not None))
+    return _Demand(reading, margin, max(0.0, found))
+
+
+def _aims(goal: Constraint, margin: float) -> tuple[tuple[float, float, float], ...]:
+    """What to keep free of the bound, what at the least, and over which span.
+
+    Over a long time, and in the worst window of the constraint's own span.
+    """
+    return (margin, margin / 2, _LONG_MS), (_WORST_MARGIN, _WORST_MARGIN / 3, goal.every_ms)
+
+
+def _strained(observation: Observation, demand: _Demand, interval_ms: float) -> bool:
+    """Whether an interval leaves too little of a margin, over a long time or at worst."""
+    goal = demand.reading.constraint
+    return any(
+        predicted_ms(
+            observation,
+            replace(demand.reading, constraint=replace(goal, every_ms=every_ms)),
+            interval_ms,
+        )
+        > goal.bound_ms * (1 - least)
+        for _, least, every_ms in _aims(goal, demand.margin)
+    )
 
 
 def _margin(observation: Observation, reading: Reading) -> float:
@@ -270,7 +299,7 @@ def _next_interval_ms(observation: Observation, demands: Sequence[_Demand]) -> f
     now_ms, wanted_ms = observation.plan.interval_ms, demands[0].wanted_ms
     predictions = [(d, predicted_ms(observation, d.reading, now_ms)) for d in demands]
     beyond_span = now_ms > min(d.reading.constraint.every_ms for d in demands)
-    if beyond_span or any(value_ms > demand.ceiling_ms for demand, value_ms in predictions):
+    if beyond_span or any(_strained(observation, demand, now_ms) for demand in demands):
         return _tenth(wanted_ms)
     cycle_ms = observation.model.cycle_ms(now_ms, observation.rate_per_s)
     too_little = wanted_ms <= _WORTH_RAISING * cycle_ms

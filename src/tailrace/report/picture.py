@@ -376,7 +376,10 @@ def _draw_breakdown(panel: Axes, series: _Series) -> None:
         edgecolor="white",
         linewidth=0.3,
     )
-    panel.set_ylim(bottom=0)
+    counted = series.values("mean_ms")[round(series.warm_up_s / series.every_s) :]
+    # A cold start may run out of the panel: what counts comes after it.
+    top = float(np.nanmax(counted)) if np.isfinite(counted).any() else None
+    panel.set_ylim(0, None if top is None else 1.15 * top)
     _legend(panel, reverse=True)
 
 

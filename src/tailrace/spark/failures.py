@@ -22,7 +22,11 @@ def explained(error: BaseException | str) -> TailraceError:
     facts = _FACTS.search(text)
     if facts:
         return _step_failed(facts[1])
-    return FlowFailed(f"The flow failed: {_first_cause(text) or _named(error)}")
+    cause = (_first_cause(text) or _named(error)).rstrip(" .")
+    return FlowFailed(
+        f"The flow failed ({cause}): mend the cause and start again; a checkpoint resumes where it "
+        "stopped."
+    )
 
 
 def _step_failed(text: str) -> StepFailed:
