@@ -78,6 +78,11 @@ def _overhead(result: dict[str, Any]) -> Iterator[Row]:
     yield "Throughput of three row steps, measured", rates["measured"], beside
 
 
+def _replay(result: dict[str, Any]) -> Iterator[Row]:
+    rate = f"{result['records_per_s']['all columns']:,} records/s"
+    yield "Replay source, one partition, every column", rate, "-"
+
+
 def _demo(result: dict[str, Any]) -> Iterator[Row]:
     plain = _shown(result["baseline"]) if "baseline" in result else {}
     for what, ours in _shown(result).items():
@@ -109,6 +114,7 @@ _ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
     "floor": _floor,
     "batching": _batching,
     "overhead": _overhead,
+    "replay": _replay,
     "demo": _demo,
 }
 

@@ -12,6 +12,9 @@ from pyspark.errors import IllegalArgumentException, StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from tailrace.errors import InputError
+from tailrace.spark import sources
+
 from .support import PAST_US, PATIENCE_S, a_trace
 
 if TYPE_CHECKING:
@@ -439,3 +442,12 @@ def test_a_trace_that_changes_under_a_stream_stops_it(spark: SparkSession, tmp_p
     frame = replay(spark, trace, startUs=PAST_US, maxRecordsPerBatch=50)
     with pytest.raises(StreamingQueryException, match="not the one that the stream was started"):
         drain(frame, swap, tmp_path / "checkpoint")
+
+
+def test_a_checkpoint_is_resumed_with_its_own_load_and_no_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sources.replay(a_trace(100)).open(spark, tmp_path)
+    sources.replay(a_trace(100)).open(spark, tmp_path)
+    with pytest.raises(InputError, match="belongs to another load"):
+        sources.replay(a_trace(100, seed=8)).open(spark, tmp_path)
