@@ -34,22 +34,27 @@ SETTLE = 2
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """Take turns with and without measurement; medians over all counted batches."""
-    turns, batches = (6, 8) if quick else (16, 10)
+    """Take turns with and without measurement, and compare each turn with its neighbour."""
+    pairs, batches = (12, 5) if quick else (30, 8)
     times: dict[bool, list[float]] = {True: [], False: []}
     spark = session("overhead")
     try:
-        _turn(spark, batches, measured=True)
-        for turn in range(turns):
-            for measured in (True, False) if turn % 2 else (False, True):
-                times[measured] += _turn(spark, batches, measured=measured)
+        _turn(spark, 2 * batches, measured=True)
+        for pair in range(pairs):
+            for measured in (True, False) if pair % 2 else (False, True):
+                times[measured].append(statistics.median(_turn(spark, batches, measured=measured)))
     finally:
         spark.stop()
-    on, off = statistics.median(times[True]), statistics.median(times[False])
+    shares = [1 - off / on for on, off in zip(times[True], times[False], strict=True)]
+    low, middle, high = statistics.quantiles(shares, n=4)
     return {
-        "records_per_s": {"measured": round(BATCH / on), "unmeasured": round(BATCH / off)},
-        "batches_each": len(times[True]),
-        "overhead_share": round(1 - off / on, 4),
+        "records_per_s": {
+            "measured": round(BATCH / statistics.median(times[True])),
+            "unmeasured": round(BATCH / statistics.median(times[False])),
+        },
+        "pairs": pairs,
+        "overhead_share": round(middle, 4),
+        "overhead_quartiles": [round(low, 4), round(high, 4)],
         "machine": described(),
     }
 

@@ -12,8 +12,9 @@ import json
 import time
 from collections import Counter, namedtuple
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import cache
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 FAILURE = "TAILRACE-STEP-FAILED "
 """Marks, in the text of a worker's exception, the facts about the record that a step failed on."""
 
-SAMPLE_EVERY = 31
+SAMPLE_EVERY = 127
 """One record in so many is timed on its own, for the variance of the service time. Odd, so that
 data with a short period does not always offer the same record."""
 
@@ -183,13 +184,31 @@ def _without_forbidden_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _pass_rows(link: Link, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatch:
     """Call a row function on each record; a record that fails is dropped, kept aside or fatal."""
-    function, flat, sample_every = link.function, link.kind == "flat", meter.sample_every
-    results: list[Any] = []
-    origins: list[Row] = []
-    clock = time.perf_counter_ns
-    for number, row in enumerate(_rows(batch)):
-        sampled = sample_every and number % sample_every == 0
-        began = clock() if sampled else 0
+    made = _Made([], [])
+    rows = _rows(batch)
+    if meter.sample_every:
+        while sample := list(islice(rows, 1)):
+            began = time.perf_counter_ns()
+            _call(link, sample, made, meter)
+            meter.sample(time.perf_counter_ns() - began)
+            _call(link, islice(rows, meter.sample_every - 1), made, meter)
+    else:
+        _call(link, rows, made, meter)
+    return _to_arrow(link, made.results, made.origins, meter)
+
+
+class _Made(NamedTuple):
+    """What a row step returned, and the record that each came of."""
+
+    results: list[Any]
+    origins: list[Row]
+
+
+def _call(link: Link, rows: Iterable[Row], made: _Made, meter: Meter) -> None:
+    """Call the step on every record. This is the innermost loop of all row steps."""
+    function, flat = link.function, link.kind == "flat"
+    results, origins = made
+    for row in rows:
         try:
             if flat:
                 produced = list(function(row))
@@ -200,16 +219,18 @@ def _pass_rows(link: Link, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatc
                 origins.append(row)
         except Exception as error:  # noqa: BLE001 - a user's step may raise anything
             _failed(link, meter, row, error)
-        if sampled:
-            meter.sample(clock() - began)
-    return _to_arrow(link, results, origins, meter)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
     """The records of a batch as named tuples: light, readable by attribute, not to be changed."""
-    shape = namedtuple("Row", batch.schema.names, rename=True)  # type: ignore[misc]
     columns = [column.to_pylist() for column in batch.columns]
-    return map(shape._make, zip(*columns, strict=True))
+    return map(_shape(tuple(batch.schema.names))._make, zip(*columns, strict=True))
+
+
+@cache
+def _shape(names: tuple[str, ...]) -> Any:
+    """The type of the records of a schema; making it takes longer than a small batch."""
+    return namedtuple("Row", names, rename=True)
 
 
 def _to_arrow(link: Link, results: list[Any], origins: list[Row], meter: Meter) -> pa.RecordBatch:
