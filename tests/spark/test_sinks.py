@@ -93,7 +93,7 @@ def test_a_file_and_a_directory_of_something_else_are_refused(
 ) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
-    with pytest.raises(InputError, match="is a file: name a directory"):
+    with pytest.raises(InputError, match="a file: name a directory"):
         prepared(spark, file)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/notes.txt").write_text("mine")
