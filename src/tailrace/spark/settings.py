@@ -69,9 +69,9 @@ SETTINGS = (
     Setting(
         "spark.sql.streaming.checkpointFileManagerClass",
         f"{_MANAGERS}.FileSystemBasedCheckpointFileManager",
-        "the query's log goes through the file system above",
+        "the query's log goes through the file system of spark.hadoop.fs.file.impl",
         live=True,
-        cost="the setting above has no effect on the log",
+        cost="the same 60 ms, since the log does not use that file system",
     ),
     Setting(
         "spark.sql.streaming.checkpoint.fileChecksum.enabled",
@@ -219,7 +219,7 @@ def findings(spark: SparkSession) -> tuple[Finding, ...]:
                 found.append(
                     Finding(
                         fatal=False,
-                        what=f"{has} shuffle partitions on {slots} slots; costs {setting.cost}.",
+                        what=f"{has or 200} shuffle partitions on {slots} slots; costs {setting.cost}.",
                         remedy=f"Set {key} to {slots}, before the first start of a query.",
                     )
                 )
