@@ -215,11 +215,12 @@ def findings(spark: SparkSession) -> tuple[Finding, ...]:
         setting = next(s for s in SETTINGS if s.key == key)
         has = _value(spark, key)
         if key == "spark.sql.shuffle.partitions":
-            if int(has or 200) > 4 * slots:
+            has = has or "200"
+            if int(has) > 4 * slots:
                 found.append(
                     Finding(
                         fatal=False,
-                        what=f"{has or 200} shuffle partitions on {slots} slots; costs {setting.cost}.",
+                        what=f"{has} shuffle partitions on {slots} slots; costs {setting.cost}.",
                         remedy=f"Set {key} to {slots}, before the first start of a query.",
                     )
                 )
