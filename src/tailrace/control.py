@@ -184,8 +184,8 @@ class Controller:
         for interval in closed:
             self._close(interval)
         self._recent.append(batch)
-        if closed and self._points:
-            self._decide(closed[-1], batch.ended_us)
+        if closed and self.model is not None and self._points:
+            self._decide(closed[-1], self.model, batch.ended_us)
         elif self._seen is not None:
             self._hurry(self._seen, batch.ended_us)
         return self.plan
@@ -257,9 +257,9 @@ class Controller:
         batches, cpu_ms = batching.saving(self.model, rate, ran_ms, interval.every_ms)
         self.saving = Saving(self.saving.batches + batches, self.saving.cpu_ms + cpu_ms)
 
-    def _decide(self, interval: Interval, now_us: int) -> None:
+    def _decide(self, interval: Interval, model: BatchModel, now_us: int) -> None:
         """Act on the newest interval; one batch may close several, and is one piece of news."""
-        observation = self._seen = self._observe(interval)
+        observation = self._seen = self._observe(interval, model)
         enough = len(self._points) >= LEAST_POINTS
         self._suspect(feasibility.assess(observation) if enough else ())
         if self.mode is Mode.OBSERVE:
@@ -349,16 +349,14 @@ class Controller:
                 goal = record.constraint or Constraint(math.inf)
                 record.realised_ms = interval.value_ms(goal, self.graph.path(goal.path))
 
-    def _observe(self, interval: Interval) -> Observation:
-        points, half_life = list(self._points), _half_life(interval)
-        model = fit(points, half_life)
+    def _observe(self, interval: Interval, model: BatchModel) -> Observation:
         return Observation(
             graph=self.graph,
             plan=self.plan,
             readings=tuple(self._reading(constraint) for constraint in self.constraints),
             rate_per_s=self._recent_rate(interval.rate_per_s),
             model=model,
-            noise=spread(points, model, half_life),
+            noise=spread(list(self._points), model, _half_life(interval)),
             steps={
                 name: _load(measure, interval.utilisation(name))
                 for name, measure in interval.steps().items()

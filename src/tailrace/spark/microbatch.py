@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tailrace.errors import EnvironmentUnfit, FlowFailed
+from tailrace.goals import SOURCE
 from tailrace.profile.batch import BatchMeasure
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
@@ -180,7 +181,7 @@ class MicroBatch:
         self._compiled = self.controller.plan
         frame = self._probe.on(job.frame) if job.measured else job.frame
         if not self._by_batch:
-            frame = next(iter(self._outputs(frame).values()))
+            frame = next(iter(self._outputs(frame, None).values()))
         self._query = (
             frame.writeStream.queryName(job.name)
             .outputMode("update" if _aggregates(frame) else "append")
@@ -190,9 +191,12 @@ class MicroBatch:
             .start()
         )
 
-    def _outputs(self, frame: DataFrame) -> dict[str, DataFrame]:
+    def _outputs(
+        self, frame: DataFrame, made_of: Callable[[DataFrame, str], DataFrame] | None
+    ) -> dict[str, DataFrame]:
+        """The outputs of the pipeline on a stream or a batch, compiled under the plan."""
         meters = self._meters if self.job.measured else None
-        compilation = Compilation(self._compiled, self.controller.graph, meters)
+        compilation = Compilation(self._compiled, self.controller.graph, meters, made_of)
         with compilation.active():
             return outputs_of(self.job.pipeline, frame)
 
@@ -269,10 +273,7 @@ class MicroBatch:
             shared.append(made.persist())
             return shared[-1]
 
-        meters = self._meters if self.job.measured else None
-        compilation = Compilation(self._compiled, self.controller.graph, meters, made_of=keep)
-        with compilation.active():
-            return outputs_of(self.job.pipeline, keep(frame, "source"))
+        return self._outputs(keep(frame, SOURCE), keep)
 
     def _dead_letters(self, meters: Meters, batch_id: int) -> list[Callable[[], None]]:
         letters = [

@@ -211,8 +211,8 @@ def findings(spark: SparkSession) -> tuple[Finding, ...]:
     """What a session lacks, with what each lack costs and how to mend it."""
     found = []
     slots = spark.sparkContext.defaultParallelism
-    for key, value in wanted(slots).items():
-        setting = next(s for s in SETTINGS if s.key == key)
+    for setting in SETTINGS:
+        key, value = setting.key, setting.value
         has = _value(spark, key)
         if key == "spark.sql.shuffle.partitions":
             has = has or "200"
