@@ -201,6 +201,14 @@ def test_a_rise_of_the_rate_is_answered_before_its_interval_is_over(at_s: int, s
     assert answers[0].after.interval_ms < answers[0].before.interval_ms
 
 
+def test_a_rise_is_answered_within_its_interval_also_where_batches_take_seconds() -> None:
+    result = run(Burst(3_000, 6_000, 61, 60, 150), Constraint(2_000, every_ms=20_000))
+    assert result.intervals_ms()[11] > 2_000
+    answers = [r for r in result.controller.decisions if 61e6 < r.at_us < 65e6]
+    assert answers
+    assert answers[0].after.interval_ms < answers[0].before.interval_ms
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("bound_ms", [250, 1_000])
 def test_on_a_constant_load_the_interval_does_not_oscillate(bound_ms: float, seed: int) -> None:

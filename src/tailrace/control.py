@@ -286,11 +286,11 @@ class Controller:
 
         Clearly: by more than 15 %, and by more than four deviations of a Poisson count.
         """
-        batches = [
-            b for b in self._recent if b.planned_us >= self._recent[-1].planned_us - RECENT_US
-        ]
-        if len(batches) < 2:
+        if len(self._recent) < 2:
             return known_per_s
+        *_, before, last = self._recent
+        since_us = min(before.planned_us, last.planned_us - RECENT_US)
+        batches = [batch for batch in self._recent if batch.planned_us >= since_us]
         records = sum(batch.records for batch in batches[1:])
         rate = records / (batches[-1].planned_us - batches[0].planned_us) * 1e6
         clearly = 1 + max(0.15, 4 / math.sqrt(max(1, records)))
