@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailrace import bench, cli
+from tailrace import bench
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark import doctor, java, running, settings
 from tailrace.spark.settings import Finding
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.conftest import Said
+
 GOOD = """
 import tailrace as tr
 
@@ -28,40 +29,6 @@ load = tr.load.generate(tr.load.Constant("100 /s", duration_s="5 s"))
 flow = tr.Flow("good", load, lambda records: records, tr.sinks.discard()).keep(mean="1 s")
 """
 USAGE, MACHINE = 2, 1
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    def sentence(self, code: int) -> str:
-        """The one sentence that a refused command says, checked to be just that."""
-        assert self.code == code, self.err
-        assert self.out == ""
-        assert self.err.startswith("tailrace: ")
-        assert self.err.endswith(".\n")
-        assert self.err.count("\n") == 1, self.err
-        return self.err.removeprefix("tailrace: ").removesuffix("\n")
-
-
-@pytest.fixture
-def tailrace(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Said]:
-    """The command line, called as the shell calls it."""
-
-    def call(*arguments: object) -> Said:
-        monkeypatch.setattr(sys, "argv", ["tailrace", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert isinstance(ended.value.code, int)
-        return Said(ended.value.code, *capfd.readouterr())
-
-    return call
 
 
 @pytest.fixture

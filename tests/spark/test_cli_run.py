@@ -14,13 +14,11 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from tailrace import cli
 from tailrace.spark import running
 
 if TYPE_CHECKING:
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from tests.conftest import Said
 
 pytestmark = pytest.mark.spark
 
@@ -44,24 +43,6 @@ load = tr.load.generate(tr.load.Constant("200 /s", duration_s="90 s"), arrivals=
 SEQ = "tr.step('{0}', lambda row: row.seq, 'seq long')"
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    def sentence(self) -> str:
-        """The one sentence of a command that the user got wrong, after whatever progress."""
-        assert self.code == USAGE, self.err
-        assert self.out == ""
-        assert "Traceback" not in self.err
-        (said,) = [line for line in self.err.splitlines() if line.startswith("tailrace: ")]
-        assert self.err.endswith(f"{said}\n")
-        return said.removeprefix("tailrace: ")
-
-
 @pytest.fixture(autouse=True)
 def leaves_nothing(
     spark: SparkSession,
@@ -74,22 +55,6 @@ def leaves_nothing(
     yield
     assert spark.streams.active == []
     assert list(temporary.glob("tailrace-*")) == []
-
-
-@pytest.fixture
-def tailrace(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Said]:
-    """The command line, called as the shell calls it."""
-
-    def call(*arguments: object) -> Said:
-        monkeypatch.setattr(sys, "argv", ["tailrace", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert isinstance(ended.value.code, int)
-        return Said(ended.value.code, *capfd.readouterr())
-
-    return call
 
 
 @pytest.fixture
@@ -120,7 +85,7 @@ def test_an_unknown_step_in_a_path_is_named_beside_the_known_ones(
         through(SEQ.format("parse"), SEQ.format("score")),
         more="flow.keep(mean='1 s', path=('parse', 'scoer'))",
     )
-    said = tailrace("run", target, *ENDLESS).sentence()
+    said = tailrace("run", target, *ENDLESS).last_sentence(USAGE)
     assert said == (
         "There is no step 'scoer' on this flow: a path can name source, parse, score, sink."
     )
@@ -131,7 +96,7 @@ def test_a_schema_that_cannot_be_read_is_named_with_its_step(
     tailrace: Callable[..., Said], job: Callable[..., str], schema: str
 ) -> None:
     target = job(through(f"tr.step('parse', lambda row: row.seq, {schema!r})"))
-    said = tailrace("run", target, *ENDLESS).sentence()
+    said = tailrace("run", target, *ENDLESS).last_sentence(USAGE)
     assert said == (
         f"The schema {schema!r} of step 'parse' cannot be read: write columns and types, as in "
         "'user string, score double'."
@@ -153,7 +118,7 @@ def test_a_schema_that_does_not_fit_what_a_step_returns_is_said_with_the_record(
     tailrace: Callable[..., Said], job: Callable[..., str], returned: str, schema: str, why: str
 ) -> None:
     target = job(through(f"tr.step('misfit', lambda row: {returned}, {schema!r})"))
-    said = tailrace("run", target, *ENDLESS).sentence()
+    said = tailrace("run", target, *ENDLESS).last_sentence(USAGE)
     assert re.match(r"Step 'misfit' failed in batch \d+ on the record \{", said)
     assert why in said
     assert said.endswith("mend the step, or give it on_error='drop' or 'dead-letter'.")
@@ -163,7 +128,7 @@ def test_a_step_that_raises_is_named_with_batch_record_and_error(
     tailrace: Callable[..., Said], job: Callable[..., str]
 ) -> None:
     target = job(through("tr.step('invert', lambda row: 6 / (row.seq - 150), 'x double')"))
-    said = tailrace("run", target, *ENDLESS).sentence()
+    said = tailrace("run", target, *ENDLESS).last_sentence(USAGE)
     assert said.startswith("Step 'invert' failed in batch ")
     facts, _, rest = said.partition(" on the record ")
     assert facts.rpartition(" ")[2].isdigit()
@@ -184,7 +149,7 @@ def test_a_pipeline_that_raises_is_named_with_its_line(
     tailrace: Callable[..., Said], job: Callable[..., str], pipeline: str, why: str
 ) -> None:
     target = job(pipeline)
-    said = tailrace("run", target, *ENDLESS).sentence()
+    said = tailrace("run", target, *ENDLESS).last_sentence(USAGE)
     line = HEAD.count("\n") + 3
     assert said.startswith(f"{target.removesuffix(':flow')}, line {line}, fails with {why}")
 
@@ -201,7 +166,7 @@ def test_a_pipeline_that_raises_is_named_with_its_line(
 def test_a_pipeline_that_cannot_run_is_refused(
     tailrace: Callable[..., Said], job: Callable[..., str], pipeline: str, sink: str, why: str
 ) -> None:
-    assert why in tailrace("run", job(pipeline, sink=sink), *ENDLESS).sentence()
+    assert why in tailrace("run", job(pipeline, sink=sink), *ENDLESS).last_sentence(USAGE)
 
 
 def test_a_source_that_spark_does_not_know_is_named_with_its_line(
@@ -211,7 +176,7 @@ def test_a_source_that_spark_does_not_know_is_named_with_its_line(
         "load = lambda spark: spark.readStream.format('carrier-pigeon').load()\n"
         "pipeline = lambda frame: frame"
     )
-    said = tailrace("run", target, *ENDLESS).sentence()
+    said = tailrace("run", target, *ENDLESS).last_sentence(USAGE)
     assert said.startswith(f"{target.removesuffix(':flow')}, line {HEAD.count(chr(10)) + 2}, fails")
     assert "carrier-pigeon" in said
 
@@ -226,7 +191,7 @@ def test_a_parquet_output_that_is_or_lies_in_a_file_is_refused_and_the_file_kept
     (tmp_path / "taken").write_text("mine")
     out = f"{tmp_path / 'taken'}{inside}"
     target = job(through(SEQ.format("a")), sink=f"tr.sinks.parquet({out!r})")
-    said = tailrace("run", target, *ENDLESS).sentence()
+    said = tailrace("run", target, *ENDLESS).last_sentence(USAGE)
     assert str(tmp_path / "taken") in said
     assert (tmp_path / "taken").read_text() == "mine"
 
@@ -237,7 +202,7 @@ def test_a_parquet_output_with_something_else_in_it_is_refused(
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     target = job(through(SEQ.format("a")), sink=f"tr.sinks.parquet({str(tmp_path / 'out')!r})")
-    said = tailrace("run", target, *ENDLESS).sentence()
+    said = tailrace("run", target, *ENDLESS).last_sentence(USAGE)
     assert said.startswith(f"The output directory {tmp_path / 'out'} is not empty")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
 
@@ -250,7 +215,7 @@ def test_a_sink_that_fails_says_why_in_one_sentence(
         "pipeline = lambda frame: frame",
         sink="full",
     )
-    said = tailrace("run", target, *ENDLESS).sentence()
+    said = tailrace("run", target, *ENDLESS).last_sentence(USAGE)
     assert said.startswith("The flow failed (OSError: disk full)")
 
 

@@ -1,0 +1,57 @@
+"""The command line as tests call it, with or without a session."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    def sentence(self, code: int) -> str:
+        """The one sentence that a refused command says, checked to be just that."""
+        assert self.code == code, self.err
+        assert self.out == ""
+        assert self.err.startswith("tailrace: ")
+        assert self.err.endswith(".\n")
+        assert self.err.count("\n") == 1, self.err
+        return self.err.removeprefix("tailrace: ").removesuffix("\n")
+
+    def last_sentence(self, code: int) -> str:
+        """The one sentence of a command that ran before it failed, after whatever progress."""
+        assert self.code == code, self.err
+        assert self.out == ""
+        assert "Traceback" not in self.err
+        (said,) = [line for line in self.err.splitlines() if line.startswith("tailrace: ")]
+        assert self.err.endswith(f"{said}\n")
+        return said.removeprefix("tailrace: ")
+
+
+@pytest.fixture
+def tailrace(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Said]:
+    """The command line, called as the shell calls it."""
+
+    def call(*arguments: object) -> Said:
+        monkeypatch.setattr(sys, "argv", ["tailrace", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert isinstance(ended.value.code, int)
+        return Said(ended.value.code, *capfd.readouterr())
+
+    return call
