@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tailrace.control import Controller, Mode
+from tailrace.control import BatchController, Mode
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import Constraint
 from tailrace.load import Burst, Constant, Frequencies, Keys, Staircase, Uniform, generate
@@ -58,7 +58,7 @@ MODEL = BatchModel(65, 0.1)
 class Run:
     """A run under control, and what was called impossible as each interval closed."""
 
-    controller: Controller
+    controller: BatchController
     impossible: list[tuple[int, tuple[Impossible, ...]]] = field(default_factory=list)
     batches: list[BatchMeasure] = field(default_factory=list)
 
@@ -68,11 +68,11 @@ class Run:
 
     def on_batch(self, batch: BatchMeasure, /) -> Plan:
         self.batches.append(batch)
-        seen = len(self.controller.history)
+        seen = len(self.controller.log.history)
         plan = self.controller.on_batch(batch)
-        if len(self.controller.history) > seen:
-            start_us = self.controller.history[-1].start_us
-            self.impossible.append((start_us // 5_000_000, self.controller.impossible))
+        if len(self.controller.log.history) > seen:
+            start_us = self.controller.log.history[-1].start_us
+            self.impossible.append((start_us // 5_000_000, self.controller.log.impossible))
         return plan
 
     @property
@@ -83,7 +83,7 @@ class Run:
     def verdicts(self, goal: Constraint, until_s: float) -> list[Verdict]:
         """The verdicts on intervals that lie within the load, in order."""
         last_us = until_s * 1e6 - goal.every_ms * 1e3
-        mine = (v for v in self.controller.verdicts if v.constraint == goal)
+        mine = (v for v in self.controller.log.verdicts if v.constraint == goal)
         return [verdict for verdict in mine if verdict.start_us <= last_us]
 
     def shares(self, goal: Constraint, until_s: float) -> NDArray[np.float64]:
@@ -92,11 +92,11 @@ class Run:
 
     def intervals_ms(self) -> list[float]:
         """The batch interval that each adjustment interval was closed under."""
-        return [record.plan.interval_ms for record in self.controller.history]
+        return [record.plan.interval_ms for record in self.controller.log.history]
 
     def chains(self) -> list[tuple[int, int]]:
         """When the chains changed, by number of the interval, and how many there were then."""
-        changed = (r for r in self.controller.decisions if r.policy == "chaining")
+        changed = (r for r in self.controller.log.decisions if r.policy == "chaining")
         return [(r.at_us // 5_000_000, len(r.after.chains)) for r in changed]
 
 
@@ -111,7 +111,7 @@ def run(
     mode: Mode = Mode.ENFORCE,
 ) -> Run:
     plan = first_plan(flow, start_ms, plant.slots)
-    result = Run(Controller(flow, goals, plan, origin_us=0, mode=mode))
+    result = Run(BatchController(flow, goals, plan, origin_us=0, mode=mode))
     trace = generate(rate, keys=keys, seed=seed)
     simulate(flow, plant, trace, result, np.random.default_rng(seed))
     result.controller.finish()
@@ -196,7 +196,7 @@ def test_a_rise_of_the_rate_is_answered_before_its_interval_is_over(at_s: int, s
     goal = Constraint(500)
     result = run(Burst(3_000, 5_500, at_s, 60, 150), goal, seed=seed)
     assert np.all(result.shares(goal, 150)[5:] <= 1.0)
-    answers = [r for r in result.controller.decisions if at_s * 1e6 < r.at_us < (at_s + 2) * 1e6]
+    answers = [r for r in result.controller.log.decisions if at_s * 1e6 < r.at_us < (at_s + 2) * 1e6]
     assert answers
     assert answers[0].after.interval_ms < answers[0].before.interval_ms
 
@@ -204,7 +204,7 @@ def test_a_rise_of_the_rate_is_answered_before_its_interval_is_over(at_s: int, s
 def test_a_rise_is_answered_within_its_interval_also_where_batches_take_seconds() -> None:
     result = run(Burst(3_000, 6_000, 61, 60, 150), Constraint(2_000, every_ms=20_000))
     assert result.intervals_ms()[11] > 2_000
-    answers = [r for r in result.controller.decisions if 61e6 < r.at_us < 65e6]
+    answers = [r for r in result.controller.log.decisions if 61e6 < r.at_us < 65e6]
     assert answers
     assert answers[0].after.interval_ms < answers[0].before.interval_ms
 
@@ -256,13 +256,13 @@ def test_without_a_constraint_batches_run_back_to_back() -> None:
 
 def test_the_saving_is_that_of_the_batches_that_were_not_run() -> None:
     goal = Constraint(500)
-    saved = run(Constant(2_000, 120), goal).controller.saving
+    saved = run(Constant(2_000, 120), goal).controller.log.saving
     cycle_ms = MODEL.longest_interval_ms(0.92 * 500, 2_000, 5_000, None)
     assert cycle_ms is not None
     batches = 120_000 / MODEL.cycle_ms(0, 2_000) - 120_000 / cycle_ms
     assert saved.batches == pytest.approx(batches, rel=0.25)
     assert saved.cpu_ms == pytest.approx(saved.batches * 65, rel=0.25)
-    assert run(Constant(2_000, 40)).controller.saving.batches == 0
+    assert run(Constant(2_000, 40)).controller.log.saving.batches == 0
 
 
 # --- chaining --------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def test_steps_that_are_equally_busy_are_chained() -> None:
     flow = line(*(Step(name, "x int") for name in "abcd"))
     plant = replace(HEAVY, steps=dict.fromkeys("abcd", StepCost(0.05)), slots=4)
     plan = Plan(0.0, (("a",), ("b",), ("c",), ("d",)))
-    controller = Controller(flow, (Constraint(800),), plan, origin_us=0)
+    controller = BatchController(flow, (Constraint(800),), plan, origin_us=0)
     trace = generate(Constant(2_000, 60), seed=1)
     simulate(flow, plant, trace, controller, np.random.default_rng(1))
     assert controller.plan.chains == (("a", "b", "c", "d"),)
@@ -325,7 +325,7 @@ def test_steps_that_are_equally_busy_are_chained() -> None:
 def test_a_step_that_must_not_be_chained_never_is() -> None:
     flow = line(PARSE, replace(SCORE, chain=False))
     result = run(Burst(1_000, 5_200, 30, 30, 120), Constraint(800), flow=flow, plant=HEAVY)
-    assert {record.plan.chains for record in result.controller.history} == {
+    assert {record.plan.chains for record in result.controller.log.history} == {
         (("parse",), ("score",))
     }
 
@@ -405,23 +405,23 @@ def test_a_load_that_a_split_can_carry_is_not_called_impossible() -> None:
 
 def test_advice_is_logged_and_changes_nothing() -> None:
     result = run(Constant(2_000, 60), Constraint(500), mode=Mode.ADVISE)
-    assert result.controller.decisions
-    assert not any(record.applied for record in result.controller.decisions)
-    assert all(record.realised_ms is None for record in result.controller.decisions)
+    assert result.controller.log.decisions
+    assert not any(record.applied for record in result.controller.log.decisions)
+    assert all(record.realised_ms is None for record in result.controller.log.decisions)
     first = first_plan(FLOW, 0.0, PLANT.slots)
-    assert all(record.plan == first for record in result.controller.history)
+    assert all(record.plan == first for record in result.controller.log.history)
 
 
 def test_the_same_advice_is_not_given_again_every_interval() -> None:
     result = run(Constant(2_000, 120), Constraint(500), mode=Mode.ADVISE)
-    assert len(result.controller.history) > 20
-    assert len(result.controller.decisions) <= 5
+    assert len(result.controller.log.history) > 20
+    assert len(result.controller.log.decisions) <= 5
 
 
 def test_an_observer_decides_nothing_and_still_judges() -> None:
     goal = Constraint(80)
     result = run(Constant(2_000, 60), goal, mode=Mode.OBSERVE, start_ms=300)
-    assert not result.controller.decisions
+    assert not result.controller.log.decisions
     assert result.plan.interval_ms == 300
     assert len(result.verdicts(goal, 60)) == 12
     assert result.alarms
@@ -434,7 +434,7 @@ def test_an_observer_decides_nothing_and_still_judges() -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_what_a_decision_brought_is_near_to_what_it_predicted(goal: Constraint, seed: int) -> None:
     result = run(Burst(1_000, 3_000, 60, 60, 180), goal, seed=seed)
-    scored = [r for r in result.controller.decisions if r.realised_ms is not None]
+    scored = [r for r in result.controller.log.decisions if r.realised_ms is not None]
     assert len(scored) >= 3
     for record in scored:
         assert record.constraint == goal
@@ -443,7 +443,7 @@ def test_what_a_decision_brought_is_near_to_what_it_predicted(goal: Constraint, 
 
 def test_a_decision_that_did_not_last_an_interval_is_not_scored() -> None:
     result = run(Constant(2_000, 60), Constraint(500))
-    first, second = result.controller.decisions
+    first, second = result.controller.log.decisions
     assert first.realised_ms is None
     assert second.at_us - first.at_us < 6_000_000
     assert second.realised_ms == pytest.approx(460, rel=0.1)
@@ -452,7 +452,7 @@ def test_a_decision_that_did_not_last_an_interval_is_not_scored() -> None:
 def test_every_reason_is_one_sentence() -> None:
     split = run(Burst(2_000, 5_200, 60, 30, 150), Constraint(800), plant=HEAVY)
     hopeless = run(Constant(2_000, 30), Constraint(80), start_ms=500)
-    records = (*split.controller.decisions, *hopeless.controller.decisions)
+    records = (*split.controller.log.decisions, *hopeless.controller.log.decisions)
     assert {record.policy for record in records} == {"batching", "chaining"}
     for reason in (record.reason for record in records):
         assert reason.endswith(".")
@@ -464,8 +464,8 @@ def test_every_reason_is_one_sentence() -> None:
 @pytest.mark.parametrize("plant", [PLANT, replace(HEAVY, source_partitions=3)])
 def test_the_breakdown_of_every_interval_adds_up_to_its_mean(plant: Plant) -> None:
     result = run(Burst(1_000, 3_000, 20, 20, 60), Constraint(500), plant=plant)
-    assert len(result.controller.history) >= 12
-    for record in result.controller.history:
+    assert len(result.controller.log.history) >= 12
+    for record in result.controller.log.history:
         parts = record.breakdown_ms
         mean_ms = record.latency_ms.mean
         assert sum(parts.values()) == pytest.approx(mean_ms, rel=0.01)
@@ -475,5 +475,5 @@ def test_the_breakdown_of_every_interval_adds_up_to_its_mean(plant: Plant) -> No
 def test_every_verdict_is_in_the_history_once() -> None:
     goals = (Constraint(500), Constraint(900, every_ms=2_000, quantile=0.99))
     result = run(Constant(1_000, 60), *goals)
-    listed = [verdict for record in result.controller.history for verdict in record.verdicts]
-    assert listed == result.controller.verdicts
+    listed = [verdict for record in result.controller.log.history for verdict in record.verdicts]
+    assert listed == result.controller.log.verdicts

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer.main
 
-from tailrace import cli, control
+from tailrace import cli
 from tailrace.bench import benchmarks
+from tailrace.control import batches
 from tailrace.policy import batching, chaining
 from tailrace.profile import histogram
-from tailrace.spark import chain, java
+from tailrace.spark import java, meter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -265,14 +266,14 @@ STATED = (
     ("README.md", f"a JDK {java.OLDEST} or later"),
     ("README.md", f"each side for {default_of('demo', 'seconds'):g} seconds"),
     ("README.md", f"in `{default_of('demo', 'out')}`"),
-    ("docs/measuring.md", f"one record in {chain.SAMPLE_EVERY} of each Arrow batch"),
-    ("docs/measuring.md", f"{4 * chain.MOST_KEYS} goes on with the {chain.MOST_KEYS} most"),
+    ("docs/measuring.md", f"one record in {meter.SAMPLE_EVERY} of each Arrow batch"),
+    ("docs/measuring.md", f"{4 * meter.MOST_KEYS} goes on with the {meter.MOST_KEYS} most"),
     ("docs/measuring.md", f"off by at most {histogram.ACCURACY * 100:g} %"),
     ("docs/measuring.md", f"up to {histogram.SMALLEST_MS:g} ms is one bin"),
     ("docs/policies.md", f"more than {chaining.SPLIT_ABOVE * 100:g} % busy is **split**"),
     ("docs/policies.md", f"at most {chaining.JOIN_UP_TO * 100:g} % busy"),
     ("docs/policies.md", f"for {chaining.DWELL_INTERVALS} whole intervals"),
-    ("docs/policies.md", f"on at least {control.LEAST_POINTS} batches"),
+    ("docs/policies.md", f"on at least {batches.LEAST_POINTS} batches"),
     ("docs/policies.md", "the bound less 8 to 20 %"),
     ("docs/policies.md", "the gain is above 8 %"),
 )
@@ -288,7 +289,7 @@ def test_the_margins_that_the_documents_state_are_those_of_the_policy() -> None:
     assert (batching._LEAST_MARGIN, batching._MOST_MARGIN) == (0.08, 0.20)
     assert batching._WORTH_RAISING == 1.08
     assert (batching._LEAST_RATIO, batching._MOST_RATIO) == (0.8, 2.0)
-    assert control.RATIOS == 5
+    assert batches.RATIOS == 5
 
 
 def test_the_rooms_are_the_layers_that_the_linter_enforces() -> None:

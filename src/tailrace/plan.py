@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,17 +12,30 @@ if TYPE_CHECKING:
 Chains = tuple[tuple[str, ...], ...]
 
 
+class Backend(StrEnum):
+    """What runs a flow."""
+
+    MICROBATCH = "microbatch"
+    REALTIME = "realtime"
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How a flow runs: how often a batch is cut, which steps share a chain, on how many tasks.
 
     ``interval_ms`` of 0 means back to back. ``partitions`` holds the steps that have a number of
-    partitions of their own; the others follow what flows into them.
+    partitions of their own; the others follow what flows into them. In real-time mode the interval
+    is the length of a real-time batch, ``lifetimes_ms`` holds, by the name of a chain, how long
+    its open batch may wait before it is handed over (at once if it is not there), and ``flush_ms``
+    is how often the buffers of a shuffle are swept.
     """
 
     interval_ms: float = 0.0
     chains: Chains = ()
     partitions: dict[str, int] = field(default_factory=dict)
+    backend: Backend = Backend.MICROBATCH
+    lifetimes_ms: dict[str, float] = field(default_factory=dict)
+    flush_ms: float = 1.0
 
     def chain_of(self, step: str) -> tuple[str, ...]:
         """The chain that a step runs in."""
@@ -29,11 +43,21 @@ class Plan:
 
     def as_json(self) -> dict[str, object]:
         """The plan as plain data for reports and logs."""
-        return {
+        shown: dict[str, object] = {
+            "backend": str(self.backend),
             "interval_ms": round(self.interval_ms, 1),
             "chains": [list(chain) for chain in self.chains],
             "partitions": dict(self.partitions),
         }
+        if self.backend is Backend.REALTIME:
+            waits = {name: round(ms, 2) for name, ms in self.lifetimes_ms.items()}
+            shown |= {"lifetimes_ms": waits, "flush_ms": self.flush_ms}
+        return shown
+
+
+def chain_name(chain: tuple[str, ...]) -> str:
+    """What a chain is called in plans, measurements and reports."""
+    return "+".join(chain)
 
 
 def first_plan(graph: Graph, interval_ms: float, slots: int) -> Plan:

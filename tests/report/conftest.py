@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tailrace.control import Controller, Mode
+from tailrace.control import BatchController, Mode
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import SINK, SOURCE, Constraint
 from tailrace.load import Burst, Constant, RateProfile, generate
@@ -57,7 +57,7 @@ def simulated(
     """The report of a simulated run, its usage taken from the work that was done."""
     flow, trace = pipeline(), generate(load, seed=3)
     plan = first_plan(flow, 100.0 if mode is Mode.ENFORCE else 0.0, 2)
-    controller = Controller(flow, goals, plan, origin_us=0, mode=mode)
+    controller = BatchController(flow, goals, plan, origin_us=0, mode=mode)
     batches = simulate(flow, plant(), trace, controller, np.random.default_rng(5))
     controller.finish()
     cpu_s = sum(batch.duration_ms for batch in batches) / 1e3
@@ -106,5 +106,5 @@ def impossible() -> Report:
 
 @pytest.fixture(scope="session")
 def empty() -> Report:
-    controller = Controller(pipeline(), GOALS, first_plan(pipeline(), 100.0, 2), origin_us=0)
+    controller = BatchController(pipeline(), GOALS, first_plan(pipeline(), 100.0, 2), origin_us=0)
     return report_of("sentiments", controller, Usage(0.4, 2, 0.9), warm_up_ms=10_000.0)

@@ -14,13 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.profile.histogram import bin_of
-from tailrace.spark import chain as module
-from tailrace.spark.chain import FAILURE, SAMPLE_EVERY, Chain, Link, Meter, RecordFailed
+from tailrace.spark import link as module
+from tailrace.spark.chain import Chain
+from tailrace.spark.link import FAILURE, Link, RecordFailed
+from tailrace.spark.meter import MOST_KEYS, SAMPLE_EVERY, Meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tailrace.spark.chain import Meters
+    from tailrace.spark.meter import Meters
 
 N = pa.schema([("n", pa.int64())])
 PAIR = pa.schema([("n", pa.int64()), ("text", pa.string())])
@@ -411,7 +413,7 @@ def test_keys_are_counted_and_only_the_frequent_ones_kept() -> None:
     keys = meters["a", 0].keys
     assert keys["5"] == 4000
     assert keys.most_common(1)[0][0] == "5"
-    assert len(keys) <= 4 * module.MOST_KEYS
+    assert len(keys) <= 4 * MOST_KEYS
     few = [1, 2, 2, None]
     assert through([numbers(*few)], step)[1]["a", 0].keys == Counter(map(str, few))
     unknown = link(lambda batch: batch, kind="batch", keyed_by=("gone",))

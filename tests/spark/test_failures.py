@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tailrace.errors import FlowFailed, InputError, StepFailed
-from tailrace.spark.chain import FAILURE
 from tailrace.spark.failures import explained
+from tailrace.spark.link import FAILURE
 
 FACTS = {"step": "parse", "batch": "7", "record": '{"n": "a } b"}', "error": "ValueError: no\nway"}
 SPARK = f"""Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times: \

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.profile.histogram import bin_of
 from tailrace.spark import probe
-from tailrace.spark.chain import Meter
+from tailrace.spark.meter import Meter
 from tailrace.spark.probe import ArrivalProbe, Arrived, arrived_from
 
 from .support import PAST_US

@@ -72,6 +72,13 @@ public final class Pacer implements Clock {
     notifyAll();
   }
 
+  /** Lets a held query go on. */
+  public synchronized void release() {
+    held = false;
+    parked = false;
+    notifyAll();
+  }
+
   /** Waits until the query is held between two batches; false if it is not in time. */
   public synchronized boolean awaitHeld(long timeoutMs) throws InterruptedException {
     long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);

@@ -22,8 +22,8 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
   /** The kernel wakes a parked thread about this late, so the last bit is spun. */
   private static final long SPIN_NS = 50_000;
 
-  /** A task may be killed without an interrupt of this thread, so it looks up this often. */
-  private static final long LOOK_UP_NS = 100_000_000;
+  /** A task may be killed, or its batch ended, without an interrupt: it looks up this often. */
+  private static final long LOOK_UP_NS = 20_000_000;
 
   private final ReplayPartition task;
   private final Trace trace;
@@ -59,8 +59,8 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
     long deadlineUs = Clock.nowUs() + timeoutMs * 1000;
     long dueUs =
         next < task.until() ? task.startUs() + trace.dueUs(task.record(next)) : Long.MAX_VALUE;
-    waitUntil(Math.min(dueUs, deadlineUs));
-    return dueUs <= deadlineUs && next() ? RECORD : NONE;
+    boolean waited = waitUntil(Math.min(dueUs, deadlineUs));
+    return waited && dueUs <= deadlineUs && next() ? RECORD : NONE;
   }
 
   @Override
@@ -78,8 +78,12 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
     // The mapping is shared and goes with its last user.
   }
 
-  private void waitUntil(long timeUs) throws InterruptedIOException {
+  /** Waits, but not beyond the end of the batch; whether the time has come. */
+  private boolean waitUntil(long timeUs) throws InterruptedIOException {
     for (long leftNs = nanosUntil(timeUs); leftNs > 0; leftNs = nanosUntil(timeUs)) {
+      if (BatchClock.isEnding(context)) {
+        return false;
+      }
       if (leftNs > SPIN_NS) {
         LockSupport.parkNanos(Math.min(leftNs - SPIN_NS, LOOK_UP_NS));
         if (Thread.currentThread().isInterrupted() || context != null && context.isInterrupted()) {
@@ -89,6 +93,7 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
         Thread.onSpinWait();
       }
     }
+    return true;
   }
 
   private static long nanosUntil(long timeUs) {

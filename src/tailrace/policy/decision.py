@@ -8,7 +8,7 @@ and scored against what then happened.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +46,30 @@ class Reading:
     value_ms: float | None
     fixed_ms: float
     """The part of the value that the batch interval cannot change: steps before, steps after."""
+
+
+class Loads(Protocol):
+    """The part of an observation that says how busy the steps are under the present plan."""
+
+    @property
+    def graph(self) -> Graph:
+        """The flow."""
+
+    @property
+    def plan(self) -> Plan:
+        """How it runs."""
+
+    @property
+    def steps(self) -> Mapping[str, StepLoad]:
+        """How busy each step is."""
+
+    @property
+    def slots(self) -> int:
+        """How many tasks can run at once."""
+
+    @property
+    def intervals_since_change(self) -> int:
+        """How many whole intervals the present chains have lasted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -57,6 +57,49 @@ class Share:
         return self.batch.breakdown_ms(self.age_ms.mean, min(mean, wait))
 
 
+class Span(Protocol):
+    """What is known of the records of one interval, however they were run."""
+
+    @property
+    def start_us(self) -> int:
+        """When it began."""
+
+    @property
+    def every_ms(self) -> float:
+        """How long it is."""
+
+    @property
+    def records(self) -> int:
+        """How many records it holds."""
+
+    @property
+    def batches(self) -> int:
+        """Of how many batches."""
+
+    @property
+    def rate_per_s(self) -> float:
+        """Records per second."""
+
+    @property
+    def latency_ms(self) -> Moments:
+        """Moments of the latency from arrival to visible result."""
+
+    def latencies_ms(self) -> LogHistogram:
+        """The distribution of the same."""
+
+    def breakdown_ms(self) -> dict[str, float]:
+        """The mean latency by element."""
+
+    def value_ms(self, constraint: Constraint, path: tuple[str, ...]) -> float:
+        """The statistic of a constraint, along its path as resolved on the graph."""
+
+    def steps(self) -> dict[str, StepMeasure]:
+        """What each step did."""
+
+    def utilisation(self, step: str) -> dict[int, float]:
+        """The busy share of each partition of a step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """The records that entered in ``[start, start + every)``; it holds at least one."""
@@ -69,6 +112,11 @@ class Interval:
     def records(self) -> int:
         """How many records entered."""
         return sum(share.records for share in self.shares)
+
+    @property
+    def batches(self) -> int:
+        """How many batches had a share in it."""
+        return len(self.shares)
 
     @property
     def rate_per_s(self) -> float:
@@ -170,7 +218,7 @@ class Verdict:
         return max(0.0, self.value_ms - self.constraint.bound_ms)
 
 
-def judge(interval: Interval, constraint: Constraint, path: tuple[str, ...]) -> Verdict:
+def judge(interval: Span, constraint: Constraint, path: tuple[str, ...]) -> Verdict:
     """The verdict on one interval."""
     value_ms = interval.value_ms(constraint, path)
     blame = None

@@ -58,7 +58,7 @@ class Report:
 
 def report_of(
     flow: str,
-    controller: Controller,
+    controller: Controller[Any],
     usage: Usage,
     *,
     warm_up_ms: float,
@@ -70,8 +70,8 @@ def report_of(
     Verdicts on intervals that began during the warm-up are shown, but not counted.
     """
     warm_us = controller.origin_us + warm_up_ms * 1e3
-    counted = [v for v in controller.verdicts if v.start_us >= warm_us]
-    warm = [record for record in controller.history if record.start_us >= warm_us]
+    counted = [v for v in controller.log.verdicts if v.start_us >= warm_us]
+    warm = [record for record in controller.log.history if record.start_us >= warm_us]
     return Report(
         {
             "flow": flow,
@@ -91,27 +91,27 @@ def report_of(
             ],
             "warm_up_s": warm_up_ms / 1e3,
             "fulfilled_share": _share(counted),
-            "records": sum(record.records for record in controller.history),
-            "batches": controller.batches,
+            "records": sum(record.records for record in controller.log.history),
+            "batches": controller.log.batches,
             "latency_ms": _latency(warm),
             "core_seconds": round(usage.core_seconds, 2),
             "cpu_seconds": round(usage.cpu_s, 2),
             "elapsed_s": round(usage.elapsed_s, 2),
             "saving": {
-                "batches": round(controller.saving.batches, 1),
-                "cpu_seconds": round(controller.saving.cpu_ms / 1e3, 2),
+                "batches": round(controller.log.saving.batches, 1),
+                "cpu_seconds": round(controller.log.saving.cpu_ms / 1e3, 2),
             },
             "model": None
-            if controller.model is None
+            if controller.log.model is None
             else {
-                "fixed_ms": round(controller.model.fixed_ms, 2),
-                "per_record_ms": round(controller.model.per_record_ms, 5),
+                "fixed_ms": round(controller.log.model.fixed_ms, 2),
+                "per_record_ms": round(controller.log.model.per_record_ms, 5),
             },
             "restarts_ms": [round(ms, 1) for ms in restarts_ms],
-            "impossible": [_impossible(impossible) for impossible in controller.impossible],
+            "impossible": [_impossible(impossible) for impossible in controller.log.impossible],
             "notes": list(notes),
-            "decisions": [_decision(record) for record in controller.decisions],
-            "intervals": [_interval(record, warm_us) for record in controller.history],
+            "decisions": [_decision(record) for record in controller.log.decisions],
+            "intervals": [_interval(record, warm_us) for record in controller.log.history],
         }
     )
 

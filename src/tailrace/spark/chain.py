@@ -1,346 +1,163 @@
 """A chain: steps that run one after the other in one hand-over to Python.
 
-This is the code that runs inside Python workers. It is kept light, because every worker imports
-it: pyarrow, numpy and the standard library only. Between two steps records stay in Arrow, also
+This is the code that runs inside Python workers. Between two steps records stay in Arrow, also
 where both are row functions, so that each step sees the types that its predecessor declared and
 the result is the same however the steps are chained.
 """
 
 from __future__ import annotations
 
-import json
+import gc
 import time
-from collections import Counter, namedtuple
-from dataclasses import dataclass, field
-from functools import cache
-from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-from tailrace.profile.histogram import bin_of
+from tailrace.plan import chain_name
+from tailrace.spark.beacon import Handed
+from tailrace.spark.link import Passed, pass_through
+from tailrace.spark.meter import SAMPLE_EVERY, Meter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from pyspark.accumulators import Accumulator
 
-FAILURE = "TAILRACE-STEP-FAILED "
-"""Marks, in the text of a worker's exception, the facts about the record that a step failed on."""
+    from tailrace.spark.beacon import Beacon
+    from tailrace.spark.link import Link
+    from tailrace.spark.meter import Meters
 
-SAMPLE_EVERY = 127
-"""One record in so many is timed on its own, for the variance of the service time. Odd, so that
-data with a short period does not always offer the same record."""
+LAST = "(each)"
+"""The name of the step that a sink of one function is."""
 
-MOST_KEYS = 16
-MOST_DEAD_LETTERS = 10_000
-"""Dead letters travel to the driver with the measurements: more than so many in one task is not
-an exception any more but a broken step, and fails the flow."""
+TAG = "_tailrace_us"
+"""The column that bears the arrival time of a record through a flow in real-time mode."""
 
-Row = tuple[Any, ...]
-
-_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""What building an Arrow array raises when a value is not of its type."""
-
-
-class RecordFailed(Exception):  # noqa: N818 - it reads as the sentence it starts
-    """A step failed on a record and wants the flow to fail."""
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One step of a chain: the user's function and what it declares.
-
-    ``kind`` is ``row`` (a record in, a record out), ``flat`` (a record in, any number out) or
-    ``batch`` (an Arrow batch in, an Arrow batch out).
-    """
-
-    name: str
-    kind: str
-    function: Callable[..., Any]
-    schema: pa.Schema
-    on_error: str
-    keyed_by: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class Meter:
-    """What one task saw of one step. Plain attributes: it is added to for every Arrow batch."""
-
-    sample_every: int = SAMPLE_EVERY
-    records_in: int = 0
-    records_out: int = 0
-    errors: int = 0
-    busy_ns: int = 0
-    sampled: int = 0
-    sampled_sum_ms: float = 0.0
-    sampled_square_ms: float = 0.0
-    entered_ms: float = 0.0
-    left_ms: float = 0.0
-    residence: Counter[int] = field(default_factory=Counter)
-    keys: Counter[str] = field(default_factory=Counter)
-    dead: list[tuple[str, str]] = field(default_factory=list)
-
-    def passed(self, records: int, out: int, began_ns: int, ended_ns: int) -> None:
-        """Count an Arrow batch that went through. Means of moments, in ms since the epoch."""
-        self.records_in += records
-        self.records_out += out
-        self.busy_ns += ended_ns - began_ns
-        share = records / self.records_in if self.records_in else 0.0
-        self.entered_ms += (began_ns / 1e6 - self.entered_ms) * share
-        self.left_ms += (ended_ns / 1e6 - self.left_ms) * share
-        if records:
-            self.residence[int(bin_of((ended_ns - began_ns) / 1e6))] += records
-
-    def sample(self, took_ns: int) -> None:
-        """Count the time of one record."""
-        took_ms = took_ns / 1e6
-        self.sampled += 1
-        self.sampled_sum_ms += took_ms
-        self.sampled_square_ms += took_ms * took_ms
-
-
-Meters = dict[tuple[str, int], Meter]
+READ = "_tailrace_read"
+"""The column, last of a chain's input, that says when a record entered the open batch."""
 
 
 class Chain:
-    """Runs links over the Arrow batches of one task and reports what it measured at the end."""
+    """Runs links over the Arrow batches of one task and reports what it measured.
 
-    def __init__(self, links: tuple[Link, ...], meters: Accumulator[Meters] | None) -> None:
-        """``meters`` is None when nothing but errors is to be measured."""
+    In micro-batches it reports at the end of the task, through an accumulator; in real-time mode
+    while it runs, through a beacon. With neither, only errors are counted.
+    """
+
+    def __init__(
+        self,
+        links: tuple[Link, ...],
+        meters: Accumulator[Meters] | None = None,
+        beacon: Beacon | None = None,
+    ) -> None:
+        """One of the two ways to report, or none."""
         self._links = links
         self._meters = meters
+        self._beacon = beacon
+        self._sample_every = 0 if meters is None and beacon is None else SAMPLE_EVERY
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the steps."""
         return tuple(link.name for link in self._links)
 
+    @property
+    def name(self) -> str:
+        """What plans and reports call it; the step that a sink may be at its end does not count."""
+        named = tuple(link.name for link in self._links if link.name != LAST)
+        return chain_name(named or self.names)
+
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass every batch through every link."""
-        sample_every = 0 if self._meters is None else SAMPLE_EVERY
-        meters = [Meter(sample_every) for _ in self._links]
+        """Pass every batch through every link: as many batches come out as go in."""
+        if self._beacon is not None:
+            yield from self._pass_live(batches, self._beacon)
+            return
+        meters = self._new_meters()
         for batch in batches:
             for link, meter in zip(self._links, meters, strict=True):
-                batch = self._pass(link, batch, meter)  # noqa: PLW2901 - it is the same records
+                batch = self._pass(link, batch, meter).batch  # noqa: PLW2901 - the same records
             yield batch
         if self._meters is not None:
             context = TaskContext.get()
             partition = context.partitionId() if context else 0
             self._meters.add({(n, partition): m for n, m in zip(self.names, meters, strict=True)})
 
-    def _pass(self, link: Link, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatch:
-        if self._meters is None:
-            return _PASS[link.kind](link, batch, meter)
+    def _new_meters(self) -> list[Meter]:
+        return [Meter(self._sample_every) for _ in self._links]
+
+    def _pass(self, link: Link, batch: pa.RecordBatch, meter: Meter) -> Passed:
+        if not self._sample_every:
+            return pass_through(link, batch, meter)
         began = time.time_ns()
-        result = _PASS[link.kind](link, batch, meter)
-        meter.passed(batch.num_rows, result.num_rows, began, time.time_ns())
-        if link.keyed_by:
-            _count_keys(link, batch, meter)
-        return result
+        passed = pass_through(link, batch, meter)
+        meter.passed(batch.num_rows, passed.batch.num_rows, began, time.time_ns())
+        if link.keyed_by and link.keyed_by[0] in batch.schema.names:
+            meter.count_keys(batch.column(link.keyed_by[0]))
+        return passed
+
+    def _pass_live(
+        self, batches: Iterable[pa.RecordBatch], beacon: Beacon
+    ) -> Iterator[pa.RecordBatch]:
+        """The same on records that bear the time of their arrival, reporting now and then."""
+        gc.freeze()  # what a worker has loaded stays: collecting it would stop records for 10 ms
+        meters, handed = self._new_meters(), Handed()
+        speaker = beacon.speaker(self.name, self.names)
+        for batch in batches:
+            entered_us = time.time_ns() // 1_000
+            tags, records = _taken_off(batch, handed, entered_us)
+            for link, meter in zip(self._links, meters, strict=True):
+                tags, records = self._pass_tagged(link, tags, records, meter)
+            yield _put_on(tags, records)
+            if speaker.is_due(entered_us):
+                speaker.speak(handed, meters)
+                meters, handed = self._new_meters(), Handed()
+        speaker.speak(handed, meters)
+
+    def _pass_tagged(
+        self, link: Link, tags: pa.Array | None, batch: pa.RecordBatch, meter: Meter
+    ) -> tuple[pa.Array | None, pa.RecordBatch]:
+        began_us = time.time_ns() // 1_000
+        passed = self._pass(link, batch, meter)
+        if tags is None:
+            return None, passed.batch
+        after = _tags_after(tags, passed)
+        meter.age_in_us += began_us * len(tags) - _sum(tags)
+        meter.age_out_us += (time.time_ns() // 1_000) * len(after) - _sum(after)
+        return after, passed.batch
 
 
-def _count_keys(link: Link, batch: pa.RecordBatch, meter: Meter) -> None:
-    """Count the keys of a batch, keeping the most frequent ones."""
-    column = batch.column(link.keyed_by[0]) if link.keyed_by[0] in batch.schema.names else None
-    if column is None:
-        return
-    for entry in column.value_counts():
-        meter.keys[str(entry["values"].as_py())] += entry["counts"].as_py()
-    if len(meter.keys) > 4 * MOST_KEYS:
-        meter.keys = Counter(dict(meter.keys.most_common(MOST_KEYS)))
+def _taken_off(
+    batch: pa.RecordBatch, handed: Handed, entered_us: int
+) -> tuple[pa.Array | None, pa.RecordBatch]:
+    """The tags of a batch and its records without them; how long they took to get here counts."""
+    names = batch.schema.names
+    read = batch.column(len(names) - 1)
+    tagged = names[-2:-1] == [TAG]
+    tags = batch.column(len(names) - 2) if tagged else None
+    sum_us = _sum(read if tags is None else tags)
+    handed.add(batch.num_rows, _sum(read), sum_us, entered_us)
+    return tags, batch.select(names[: -2 if tagged else -1])
 
 
-def _pass_batch(link: Link, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatch:
-    """Hand the batch to a columnar step; if it fails, find the record by handing them singly."""
-    try:
-        return _fitted(link, link.function(batch))
-    except Exception as error:  # noqa: BLE001 - a user's step may raise anything
-        if batch.num_rows == 1:
-            _failed(link, meter, _first_row(batch), error)
-            return _empty(link)
-    parts = [_pass_batch(link, batch.slice(i, 1), meter) for i in range(batch.num_rows)]
-    return _concatenated(link, parts)
+def _put_on(tags: pa.Array | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch if tags is None else batch.append_column(TAG, tags)
 
 
-def _fitted(link: Link, result: object) -> pa.RecordBatch:
-    """The result of a columnar step in the declared columns, in order, cast where that is safe."""
-    if not isinstance(result, pa.RecordBatch):
-        raise TypeError(f"it returned {type(result).__name__}, not a pyarrow.RecordBatch")
-    names = link.schema.names
-    if set(result.schema.names) != set(names):
-        raise TypeError(f"it returned the columns {result.schema.names}, not {names}")
-    return _without_forbidden_nulls(result.select(names).cast(link.schema))
+def _tags_after(tags: pa.Array, passed: Passed) -> pa.Array:
+    """The tag of every result: that of the record which it came of.
+
+    Of a columnar step nobody knows which came of which: if it returned as many records as it got
+    they are taken to be the same, else each gets the mean of the batch, which spans little time.
+    """
+    records = passed.batch.num_rows
+    if passed.origins is not None:
+        return tags if len(passed.origins) == len(tags) == records else tags.take(passed.origins)
+    if records == len(tags):
+        return tags
+    mean = _sum(tags) // len(tags) if len(tags) else time.time_ns() // 1_000
+    return pa.array([mean] * records, type=tags.type)
 
 
-def _without_forbidden_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same batch; a null where the schema promises none would be read as a value."""
-    for kind, column in zip(batch.schema, batch.columns, strict=True):
-        if not kind.nullable and column.null_count:
-            raise TypeError(f"the column '{kind.name}' was declared without nulls and has one")
-    return batch
-
-
-def _pass_rows(link: Link, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatch:
-    """Call a row function on each record; a record that fails is dropped, kept aside or fatal."""
-    made = _Made([], [])
-    rows = _rows(batch)
-    if meter.sample_every:
-        while sample := list(islice(rows, 1)):
-            began = time.perf_counter_ns()
-            _call(link, sample, made, meter)
-            meter.sample(time.perf_counter_ns() - began)
-            _call(link, islice(rows, meter.sample_every - 1), made, meter)
-    else:
-        _call(link, rows, made, meter)
-    return _to_arrow(link, made.results, made.origins, meter)
-
-
-class _Made(NamedTuple):
-    """What a row step returned, and the record that each came of."""
-
-    results: list[Any]
-    origins: list[Row]
-
-
-def _call(link: Link, rows: Iterable[Row], made: _Made, meter: Meter) -> None:
-    """Call the step on every record. This is the innermost loop of all row steps."""
-    function, flat = link.function, link.kind == "flat"
-    results, origins = made
-    for row in rows:
-        try:
-            if flat:
-                produced = list(function(row))
-                results.extend(produced)
-                origins.extend([row] * len(produced))
-            else:
-                results.append(function(row))
-                origins.append(row)
-        except Exception as error:  # noqa: BLE001 - a user's step may raise anything
-            _failed(link, meter, row, error)
-
-
-def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The records of a batch as named tuples: light, readable by attribute, not to be changed."""
-    columns = [column.to_pylist() for column in batch.columns]
-    return map(_shape(tuple(batch.schema.names))._make, zip(*columns, strict=True))
-
-
-@cache
-def _shape(names: tuple[str, ...]) -> Any:
-    """The type of the records of a schema; making it takes longer than a small batch."""
-    return namedtuple("Row", names, rename=True)
-
-
-def _to_arrow(link: Link, results: list[Any], origins: list[Row], meter: Meter) -> pa.RecordBatch:
-    """What a row step returned, as an Arrow batch of its schema."""
-    if not results:
-        return _empty(link)
-    try:
-        return _assembled(link, results)
-    except _MISFITS:
-        return _assembled_by_record(link, results, origins, meter)
-
-
-def _assembled_by_record(
-    link: Link, results: list[Any], origins: list[Row], meter: Meter
-) -> pa.RecordBatch:
-    """The same record by record, to find those whose results do not fit: all go, or none."""
-    parts = []
-    for _, group in groupby(zip(origins, results, strict=True), key=lambda pair: id(pair[0])):
-        pairs = list(group)
-        fitting = []
-        try:
-            for _, result in pairs:
-                fitting.append(_assembled(link, [result]))
-        except _MISFITS as error:
-            problem = TypeError(f"it returned {result!r}, which does not fit ({error})")
-            _failed(link, meter, pairs[0][0], problem)
-        else:
-            parts += fitting
-    return _concatenated(link, parts)
-
-
-def _assembled(link: Link, results: list[Any]) -> pa.RecordBatch:
-    schema = link.schema
-    arrays = [
-        _array(list(column), kind.type)
-        for column, kind in zip(_columns(schema, results), schema, strict=True)
-    ]
-    return _without_forbidden_nulls(pa.RecordBatch.from_arrays(arrays, schema=schema))
-
-
-def _columns(schema: pa.Schema, results: list[Any]) -> Iterable[Iterable[Any]]:
-    """Results turned from records into columns; all of them have the shape of the first."""
-    names, alone = schema.names, len(schema) == 1
-    nested = alone and pa.types.is_nested(schema.field(0).type)
-    if any(result is None for result in results):
-        raise TypeError("expected a record; to leave one out, use flat_step")
-    if all(isinstance(result, dict) and result.keys() == set(names) for result in results):
-        return [[result[name] for result in results] for name in names]
-    if not nested and all(isinstance(result, tuple | list) for result in results):
-        if any(len(result) != len(names) for result in results):
-            raise TypeError(f"expected {len(names)} values")
-        return zip(*results, strict=True)
-    if alone:
-        return [results]
-    if all(isinstance(result, dict) for result in results):
-        raise TypeError(f"expected the fields {names}")
-    raise TypeError(f"expected a tuple or a dict with {names}")
-
-
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """The values as an Arrow array. Whole numbers are checked: Arrow would cut off fractions."""
-    if pa.types.is_integer(kind):
-        inferred = pa.array(values)
-        if pa.types.is_floating(inferred.type):
-            return inferred.cast(kind)
-    return pa.array(values, type=kind)
-
-
-def _empty(link: Link) -> pa.RecordBatch:
-    arrays = [pa.array([], type=kind.type) for kind in link.schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=link.schema)
-
-
-def _concatenated(link: Link, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.concat_batches([_empty(link), *parts])
-
-
-def _first_row(batch: pa.RecordBatch) -> Row:
-    return next(_rows(batch))
-
-
-def _failed(link: Link, meter: Meter, row: Row, error: Exception) -> None:
-    """Deal with a record that a step could not process, as the step asked."""
-    meter.errors += 1
-    problem = f"{type(error).__name__}: {error}"
-    if link.on_error == "fail":
-        _give_up(link, row, problem)
-    if link.on_error == "dead-letter":
-        if len(meter.dead) >= MOST_DEAD_LETTERS:
-            _give_up(
-                link,
-                row,
-                f"more than {MOST_DEAD_LETTERS} dead letters in one task; last: {problem}",
-            )
-        meter.dead.append((_shown(row), problem))
-
-
-def _give_up(link: Link, row: Row, problem: str) -> NoReturn:
-    context = TaskContext.get()
-    batch = context.getLocalProperty("streaming.sql.batchId") if context else None
-    facts = {"step": link.name, "batch": batch, "record": _shown(row)[:500], "error": problem[:500]}
-    raise RecordFailed(FAILURE + json.dumps(facts))
-
-
-def _shown(row: Row) -> str:
-    return json.dumps(row._asdict(), default=str)  # type: ignore[attr-defined]
-
-
-_PASS: dict[str, Callable[[Link, pa.RecordBatch, Meter], pa.RecordBatch]] = {
-    "row": _pass_rows,
-    "flat": _pass_rows,
-    "batch": _pass_batch,
-}
+def _sum(array: pa.Array) -> int:
+    return int(array.to_numpy().sum())

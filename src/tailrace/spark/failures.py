@@ -8,7 +8,7 @@ import re
 from pyspark.errors import PySparkException
 
 from tailrace.errors import FlowFailed, StepFailed, TailraceError
-from tailrace.spark.chain import FAILURE
+from tailrace.spark.link import FAILURE
 
 _FACTS = re.compile(re.escape(FAILURE) + r"(\{.*\})")
 _CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]*?(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)

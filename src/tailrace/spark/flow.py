@@ -6,17 +6,20 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailrace.control import Controller, Mode
+from tailrace.control import BatchController, LiveController, Mode
 from tailrace.errors import ConstraintError, InputError
 from tailrace.flow import OnError
 from tailrace.goals import SINK, constraint
-from tailrace.plan import first_plan
+from tailrace.plan import Backend, Plan, first_plan
 from tailrace.report.data import Report, report_of
+from tailrace.spark.backend import Job, now_us
 from tailrace.spark.interrupt import ctrl_c
-from tailrace.spark.microbatch import Job, MicroBatch, now_us
+from tailrace.spark.microbatch import MicroBatch
+from tailrace.spark.realtime import RealTime
 from tailrace.spark.settings import findings, session
 from tailrace.spark.sinks import as_sink
 from tailrace.spark.sources import open_source
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
 
     from tailrace.flow import Graph
     from tailrace.goals import Constraint
-    from tailrace.plan import Plan
     from tailrace.profile.batch import BatchMeasure
     from tailrace.spark.sinks import Sink
     from tailrace.spark.sources import Opened, Source
@@ -69,6 +71,9 @@ class Flow:
         start_interval: the batch interval to begin with; 0 is back to back.
         warm_up: how long intervals are shown but not counted, while the JVM gets warm.
         mode: ``enforce``, ``advise`` (decide, but change nothing) or ``observe``.
+        backend: ``microbatch``, or ``realtime`` for latencies of milliseconds.
+        recovery: in real-time mode, how much of the input a crash may make the flow repeat: the
+            length of a real-time batch.
     """
 
     def __init__(
@@ -85,8 +90,12 @@ class Flow:
         start_interval: str | float = 0.0,
         warm_up: str | float = "10 s",
         mode: str = "enforce",
+        backend: str = "microbatch",
+        recovery: str | float = "60 s",
     ) -> None:
         """Declare the flow; nothing runs yet."""
+        if backend not in set(Backend):
+            raise InputError(f"backend={backend!r} is not known: write 'microbatch' or 'realtime'.")
         if mode not in set(Mode):
             raise InputError(f"mode={mode!r} is not known: write 'observe', 'advise' or 'enforce'.")
         self.name = name
@@ -100,6 +109,8 @@ class Flow:
         self.start_interval_ms = duration_ms(start_interval)
         self.warm_up_ms = duration_ms(warm_up)
         self.mode = Mode(mode)
+        self.backend = Backend(backend)
+        self.recovery_ms = positive_duration_ms(recovery, "the recovery time")
         self.constraints: tuple[Constraint, ...] = ()
 
     def keep(
@@ -181,24 +192,51 @@ class Run:
             graph = trace(flow.pipeline, opened.frame)
             self._check(graph, measured)
             slots = spark.sparkContext.defaultParallelism
-            self.controller = Controller(
-                graph,
-                flow.constraints,
-                plan(graph) if plan else first_plan(graph, flow.start_interval_ms, slots),
-                origin_us=now_us(),
-                mode=flow.mode,
-                interval_ms=flow.interval_ms,
-            )
+            start = plan(graph) if plan else self._first_plan(graph, slots)
+            self.controller = self._control(graph, start, slots)
             self._notes = tuple(f"{f.what} {f.remedy}" for f in findings(spark))
             if opened.arrived is None:
                 self._notes += (NO_ARRIVALS,)
-            self._backend = MicroBatch(
-                self._job(spark, opened, measured), self.controller, on_measure
-            )
+            self._backend = self._backend_for(self._job(spark, opened, measured), on_measure)
             self._backend.start()
         except BaseException:
             self._clean()
             raise
+
+    def _first_plan(self, graph: Graph, slots: int) -> Plan:
+        flow = self.flow
+        if flow.backend is Backend.REALTIME:
+            return replace(first_plan(graph, flow.recovery_ms, slots=1), backend=Backend.REALTIME)
+        return first_plan(graph, flow.start_interval_ms, slots)
+
+    def _control(self, graph: Graph, plan: Plan, slots: int) -> BatchController | LiveController:
+        flow, origin_us = self.flow, now_us()
+        if plan.backend is Backend.REALTIME:
+            return LiveController(
+                graph,
+                flow.constraints,
+                plan,
+                origin_us=origin_us,
+                mode=flow.mode,
+                interval_ms=flow.interval_ms,
+                recovery_ms=flow.recovery_ms,
+                slots=slots,
+            )
+        return BatchController(
+            graph,
+            flow.constraints,
+            plan,
+            origin_us=origin_us,
+            mode=flow.mode,
+            interval_ms=flow.interval_ms,
+        )
+
+    def _backend_for(
+        self, job: Job, on_measure: Callable[[BatchMeasure], None] | None
+    ) -> MicroBatch | RealTime:
+        if isinstance(self.controller, LiveController):
+            return RealTime(job, self.controller)
+        return MicroBatch(job, self.controller, on_measure)
 
     def _open(self, spark: SparkSession) -> Opened:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -242,6 +280,7 @@ class Run:
             flow.dead_letters,
             self._directory,
             measured,
+            opened.partitions,
         )
 
     def wait(self, seconds: float | None = None) -> bool:

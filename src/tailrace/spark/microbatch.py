@@ -14,67 +14,32 @@ two batches, where stopping interrupts nothing.
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tailrace.errors import EnvironmentUnfit, FlowFailed
 from tailrace.goals import SOURCE
 from tailrace.profile.batch import BatchMeasure
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
 from tailrace.spark import probe
-from tailrace.spark.failures import explained
+from tailrace.spark.backend import Backend, Job, now_us
 from tailrace.spark.step import Compilation
-from tailrace.spark.trace import Pipeline, outputs_of, splits
+from tailrace.spark.trace import outputs_of, splits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable
 
-    from py4j.java_gateway import JavaObject
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import DataFrame
 
-    from tailrace.control import Controller
-    from tailrace.errors import TailraceError
+    from tailrace.control import BatchController
     from tailrace.plan import Plan
-    from tailrace.spark.chain import Meters
-    from tailrace.spark.sinks import Sink
-
-logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what is also raised
+    from tailrace.spark.meter import Meters
 
 FIRST_TRIGGER = "10 milliseconds"
 """How often the query looks for its first records, before the pacer takes over."""
-
-PATIENCE_S = 0.1
-"""How often the supervisor looks whether the query is alive; everything else wakes it."""
-
-STOPPED = "The flow was stopped from outside: something else in this session stopped its query."
-
-
-def now_us() -> int:
-    """The wall clock in microseconds since the epoch."""
-    return time.time_ns() // 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is to run: a flow with its source opened and its sinks ready."""
-
-    name: str
-    spark: SparkSession
-    frame: DataFrame
-    arrived: str | None
-    pipeline: Pipeline
-    sinks: Mapping[str, Sink]
-    dead_letters: Sink | None
-    directory: Path
-    measured: bool = True
 
 
 @dataclass
@@ -88,92 +53,37 @@ class _Times:
     ended_us: int = 0
 
 
-@dataclass
-class MicroBatch:
-    """Runs a job under a controller until it is told to stop, or fails.
+class MicroBatch(Backend):
+    """Runs a job batch by batch; the batches call ``_on_batch`` on Spark's stream thread."""
 
-    A supervisor thread starts the query, restarts it when the chains change, and stops it between
-    two batches. The batches themselves run on Spark's stream thread, which calls ``_on_batch``.
-    """
-
-    job: Job
-    controller: Controller
-    on_measure: Callable[[BatchMeasure], None] | None = None
-    failure: TailraceError | None = None
-    restarts_ms: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        """Prepare, start nothing yet."""
-        context = self.job.spark.sparkContext
+    def __init__(
+        self,
+        job: Job,
+        controller: BatchController,
+        on_measure: Callable[[BatchMeasure], None] | None = None,
+    ) -> None:
+        """``on_measure`` is told of every finished batch."""
+        super().__init__(job, controller)
+        self.controller = controller
+        self.on_measure = on_measure
+        context = job.spark.sparkContext
         self._meters = probe.meters(context)
-        self._probe = probe.ArrivalProbe(context, self.job.arrived)
-        self._by_batch = len(self.job.sinks) > 1 or splits(self.controller.graph)
+        self._probe = probe.ArrivalProbe(context, job.arrived)
+        self._by_batch = len(job.sinks) > 1 or splits(controller.graph)
         self._slots = context.defaultParallelism
-        self._wake = threading.Condition()
-        self._stopping = False
         self._compiled: Plan | None = None
-        self._pacer: JavaObject | None = None
-        self._query: StreamingQuery | None = None
         self._previous_cut_us = now_us()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(
-            target=self._supervise, name=f"tailrace-{self.job.name}", daemon=True
-        )
 
     # --- the life of the query -------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start the query; it runs in the background from here on."""
-        try:
-            self._start_query()
-        except Exception as error:
-            raise explained(error) from error
-        self._thread.start()
+    def _release(self) -> None:
+        """Nothing is held beside the query."""
 
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the run is over, at most so long; whether it is."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def stop(self) -> None:
-        """Finish the batch at hand, leave a checkpoint that can be resumed, and end."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
-        self._thread.join()
-
-    def _supervise(self) -> None:
-        try:
-            while self._wait_for_work():
-                began = time.monotonic()
-                self._stop_query()
-                self._start_query()
-                self.restarts_ms.append((time.monotonic() - began) * 1e3)
-            self._stop_query()
-        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
-            self.failure = explained(self._error or error)
-        finally:
-            self.controller.finish()
-
-    def _wait_for_work(self) -> bool:
-        """Wait until the query must be restarted (True) or is to end (False)."""
-        with self._wake:
-            while not self._stopping and self._alive():
-                if self._compiled is not None and self._outdated(self._compiled):
-                    return True
-                self._wake.wait(PATIENCE_S)
-        return False
-
-    def _outdated(self, compiled: Plan) -> bool:
-        plan = self.controller.plan
-        return plan.chains != compiled.chains or plan.partitions != compiled.partitions
-
-    def _alive(self) -> bool:
-        query = self._query
-        if query is None or query.isActive:
-            return True
-        error = self._error or query.exception()
-        raise explained(error) if error else FlowFailed(STOPPED)
+    def _look(self) -> bool:
+        plan, compiled = self.controller.plan, self._compiled
+        return compiled is not None and (
+            plan.chains != compiled.chains or plan.partitions != compiled.partitions
+        )
 
     def _start_query(self) -> None:
         job = self.job
@@ -206,14 +116,8 @@ class MicroBatch:
             return
         while self._pacer is None and query.isActive and query.status["isTriggerActive"]:
             threading.Event().wait(0.01)  # its first batch is about to bring the pacer
-        if self._pacer is not None:
-            self._pacer.hold()
-            while query.isActive and not self._pacer.awaitHeld(1_000):
-                pass
-        if query.isActive:
-            query.stop()
-        elif self._error is not None:
-            raise self._error
+        self._hold(query)
+        self._end(query)
 
     # --- one batch -------------------------------------------------------------------------
 
@@ -252,15 +156,7 @@ class MicroBatch:
         query: Any = self._query or self.job.spark.streams.get(
             next(q.id for q in self.job.spark.streams.active if q.name == self.job.name)
         )
-        jvm: Any = self.job.spark.sparkContext._jvm
-        execution = query._jsq.streamingQuery()
-        try:
-            self._pacer = jvm.tailrace.Pacer.install(execution, self.controller.plan.interval_ms)
-        except Exception as error:
-            raise EnvironmentUnfit(
-                f"This version of Spark ({self.job.spark.version}) does not let its trigger be "
-                "paced: install a PySpark that this version of Tailrace supports."
-            ) from error
+        self._pacer = self._paced(query, self.controller.plan.interval_ms)
         return handed_us
 
     def _shared_outputs(self, frame: DataFrame, shared: list[DataFrame]) -> dict[str, DataFrame]:

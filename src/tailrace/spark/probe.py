@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame
 
-    from tailrace.spark.chain import Meter, Meters
+    from tailrace.spark.meter import Meter, Meters
 
 
 class _ByPartition(AccumulatorParam["Meters"]):

@@ -154,7 +154,7 @@ def _watch(running: Run, seconds: float | None, asked_to_end: threading.Event) -
         return
     shown_us = 0
     for _ in looks:
-        for record in list(running.controller.history):
+        for record in list(running.controller.log.history):
             if record.start_us > shown_us:
                 shown_us = record.start_us
                 console.print(

@@ -67,6 +67,20 @@ SETTINGS = (
         cost="about 13 ms of a core after every Python task",
     ),
     Setting(
+        "spark.sql.extensions",
+        "tailrace.Extension",
+        "in real-time mode records go to Python one by one, or in batches of a chosen age",
+        live=False,
+        cost="real-time mode: without it a flow cannot run in it",
+    ),
+    Setting(
+        "spark.shuffle.streaming.networkBufferMaxWaitTimeMs",
+        "1",
+        "the shuffle of real-time mode is swept every millisecond, not every 50",
+        live=False,
+        cost="25 ms on average for every exchange of a flow in real-time mode",
+    ),
+    Setting(
         "spark.sql.streaming.checkpointFileManagerClass",
         f"{_MANAGERS}.FileSystemBasedCheckpointFileManager",
         "the query's log goes through the file system of spark.hadoop.fs.file.impl",
@@ -102,6 +116,10 @@ SETTINGS = (
         cost="4.5 s a batch with 200 partitions on 2 cores",
     ),
 )
+
+
+EXTENSION = next(setting for setting in SETTINGS if setting.key == "spark.sql.extensions")
+"""Without this one there is no real-time mode."""
 
 
 def wanted(slots: int) -> dict[str, str]:
@@ -213,7 +231,7 @@ def findings(spark: SparkSession) -> tuple[Finding, ...]:
     slots = spark.sparkContext.defaultParallelism
     for setting in SETTINGS:
         key, value = setting.key, setting.value
-        has = _value(spark, key)
+        has = conf_of(spark, key)
         if key == "spark.sql.shuffle.partitions":
             has = has or "200"
             if int(has) > 4 * slots:
@@ -236,7 +254,8 @@ def findings(spark: SparkSession) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _value(spark: SparkSession, key: str) -> str | None:
+def conf_of(spark: SparkSession, key: str) -> str | None:
+    """The value of a setting in a session; None when it is not set."""
     if key.startswith("spark.sql."):
         value = spark.conf.get(key, None)
     else:

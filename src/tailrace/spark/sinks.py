@@ -15,9 +15,11 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
 from tailrace.errors import FlowFailed, InputError
+from tailrace.spark.step import last_step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Publish = Callable[[], None]
 
@@ -31,6 +33,14 @@ class Sink(Protocol):
 
     def write(self, frame: DataFrame, batch_id: int) -> Publish:
         """Compute a batch; what makes it visible is returned, to be called when all is done."""
+
+
+@runtime_checkable
+class StreamSink(Sink, Protocol):
+    """A sink that takes records one by one, as real-time mode brings them."""
+
+    def attach(self, frame: DataFrame) -> DataStreamWriter:
+        """What writes the stream to its place, ready to be started."""
 
 
 def _nothing() -> None:
@@ -47,6 +57,40 @@ class Discard:
         """Run the batch."""
         frame.write.format("noop").mode("overwrite").save()
         return _nothing
+
+    def attach(self, frame: DataFrame) -> DataStreamWriter:
+        """Let records go as they come."""
+        return frame.writeStream.format("noop")
+
+
+class Each:
+    """Hands every record to a function, in the worker, as the last step of the flow.
+
+    At least once: records of a batch that is repeated after a crash are handed over again.
+    """
+
+    def __init__(self, function: Callable[[Any], object]) -> None:
+        """``function`` takes a record, readable by attribute."""
+        if not callable(function):
+            raise InputError(f"The sink was given {function!r}, which cannot be called.")
+        self._function = function
+
+    def prepare(self, spark: SparkSession, identity: str) -> None:
+        """Nothing to get ready."""
+
+    def write(self, frame: DataFrame, batch_id: int) -> Publish:  # noqa: ARG002 - Sink's signature
+        """Run the batch, the function at its end."""
+        last_step(self._function)(frame).write.format("noop").mode("overwrite").save()
+        return _nothing
+
+    def attach(self, frame: DataFrame) -> DataStreamWriter:
+        """The function has had every record that comes here: it was compiled as the last step."""
+        return frame.writeStream.format("noop")
+
+    @property
+    def last(self) -> Callable[[DataFrame], DataFrame]:
+        """The step that the sink is, to be compiled with the others."""
+        return last_step(self._function)
 
 
 class Memory:
@@ -199,6 +243,11 @@ def memory() -> Memory:
 def console(rows: int = 20) -> Console:
     """The terminal."""
     return Console(rows)
+
+
+def each(function: Callable[[Any], object]) -> Each:
+    """A function of a record, called in the worker; the way to write from real-time mode."""
+    return Each(function)
 
 
 def call(function: Callable[[DataFrame, int], object]) -> Call:

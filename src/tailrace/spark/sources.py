@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A streaming DataFrame and the column that holds the arrival times, if there is one."""
+    """A streaming DataFrame and the column that holds the arrival times, if there is one.
+
+    ``partitions`` is the number of tasks that read it, where that is known beforehand.
+    """
 
     frame: DataFrame
     arrived: str | None
+    partitions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Replay:
         reader = reader.option("partitions", str(self.partitions))
         if self.most_records is not None:
             reader = reader.option("maxRecordsPerBatch", str(self.most_records))
-        return Opened(reader.load(), "due")
+        return Opened(reader.load(), "due", self.partitions)
 
 
 Source = Replay | Trace | DataFrame | Callable[[SparkSession], DataFrame]

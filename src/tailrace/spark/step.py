@@ -14,22 +14,25 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from pyspark.errors import ParseException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructType
 
 from tailrace.errors import InputError
 from tailrace.flow import OnError, Step
-from tailrace.spark.chain import Chain, Link
+from tailrace.spark.chain import LAST, READ, TAG, Chain
+from tailrace.spark.link import Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.accumulators import Accumulator
-    from pyspark.sql import DataFrame
 
     from tailrace.flow import Graph
     from tailrace.plan import Plan
-    from tailrace.spark.chain import Meters
+    from tailrace.spark.beacon import Beacon
+    from tailrace.spark.meter import Meters
 
 STEP_PREFIX = "tailrace:"
 """Starts the name of every chain's function, by which the tracer finds it in Spark's plan."""
@@ -93,6 +96,16 @@ def batch_step(
     return _apply("batch", name, function, schema, options)
 
 
+def last_step(function: Callable[[Any], object]) -> Apply:
+    """The step that a sink is which hands every record to a function."""
+
+    def done(row: Any) -> bool:
+        function(row)
+        return True
+
+    return Apply(Step(LAST, "done boolean"), "row", done)
+
+
 def _apply(
     kind: str, name: str, function: Callable[..., Any], schema: str, options: Options
 ) -> Apply:
@@ -130,13 +143,16 @@ class Compilation:
     """One reading of a pipeline: which steps it met, and the chains that it made of them.
 
     Without a plan every step is a chain of its own, which is how a pipeline is traced.
-    ``made_of`` may replace what a step made by an equal DataFrame, such as a cached one.
+    ``made_of`` may replace what a step made by an equal DataFrame, such as a cached one. With a
+    ``beacon`` the steps are compiled for real-time mode: they report as they run, and records bear
+    the time of their arrival in a column that the pipeline does not see.
     """
 
     plan: Plan | None = None
     graph: Graph | None = None
     meters: Accumulator[Meters] | None = None
     made_of: Callable[[DataFrame, str], DataFrame] | None = None
+    beacon: Beacon | None = None
     applied: list[Apply] = field(default_factory=list)
     _made: dict[int, tuple[DataFrame, DataFrame, tuple[Link, ...]]] = field(default_factory=dict)
 
@@ -155,9 +171,9 @@ class Compilation:
         name = apply.step.name
         base, links = self._joined(name, frame)
         links = (*links, self._link(apply))
-        if len(links) == 1 and self.plan is not None and name in self.plan.partitions:
-            base = base.repartition(self.plan.partitions[name], *self._keys(name, base))
-        result = _map_in_arrow(base, Chain(links, self.meters), _parsed(apply.step))
+        if len(links) == 1:
+            base = self._spread(name, base if self.beacon is None else carried(base))
+        result = self._run(base, Chain(links, self.meters, self.beacon), _parsed(apply.step))
         if self.made_of is not None:
             result = self.made_of(result, name)
         self._made[id(result)] = (result, base, links)
@@ -168,9 +184,23 @@ class Compilation:
         made = self._made.get(id(frame))
         if made is not None and self.plan is not None:
             _, before, earlier = made
-            if earlier[-1].name in self.plan.chain_of(name):
+            if name == LAST or earlier[-1].name in self.plan.chain_of(name):
                 return before, earlier
         return frame, ()
+
+    def _spread(self, name: str, base: DataFrame) -> DataFrame:
+        """Give a step the partitions that the plan has for it."""
+        if self.plan is None or name not in self.plan.partitions:
+            return base
+        return base.repartition(self.plan.partitions[name], *self._keys(name, base))
+
+    def _run(self, base: DataFrame, chain: Chain, schema: StructType) -> DataFrame:
+        if self.beacon is None:
+            return _map_in_arrow(base, chain, schema)
+        tagged = TAG in base.columns
+        whole = StructType([*schema.fields]).add(TAG, LongType()) if tagged else schema
+        result = _map_in_arrow(base.withColumn(READ, sf.lit(0).cast("long")), chain, whole)
+        return result.select(*(sf.col(f"`{name}`") for name in schema.names))
 
     def _keys(self, name: str, frame: DataFrame) -> tuple[str, ...]:
         """The columns that the user spread records by on the way to a step, if still there."""
@@ -184,11 +214,17 @@ class Compilation:
         return Link(step.name, apply.kind, apply.function, schema, str(step.on_error), keyed_by)
 
 
+def carried(frame: DataFrame) -> DataFrame:
+    """The same records with the time of their arrival as last column, where it is still known."""
+    session: Any = frame.sparkSession
+    return DataFrame(session._jvm.tailrace.Tag.carried(frame._jdf), frame.sparkSession)
+
+
 def _map_in_arrow(frame: DataFrame, chain: Chain, schema: StructType) -> DataFrame:
     def run(batches: Any) -> Any:
         return chain(batches)
 
-    run.__name__ = STEP_PREFIX + "+".join(chain.names)
+    run.__name__ = STEP_PREFIX + chain.name
     return frame.mapInArrow(run, schema)
 
 

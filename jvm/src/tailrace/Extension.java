@@ -1,0 +1,45 @@
+package tailrace;
+
+import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.execution.ColumnarRule;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.datasources.v2.RealTimeStreamScanExec;
+import org.apache.spark.sql.execution.python.MapInArrowExec;
+import scala.collection.JavaConverters;
+import scala.runtime.AbstractFunction1;
+import scala.runtime.BoxedUnit;
+
+/**
+ * What Tailrace adds to a session ({@code spark.sql.extensions}): in real-time mode, chains of
+ * steps get their records through {@link HandOver}. Everything else is left as Spark planned it.
+ */
+public final class Extension extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
+  @Override
+  public BoxedUnit apply(SparkSessionExtensions extensions) {
+    extensions.injectColumnar(session -> new Rules());
+    return BoxedUnit.UNIT;
+  }
+
+  private static final class Rules extends ColumnarRule {
+    @Override
+    public Rule<SparkPlan> preColumnarTransitions() {
+      return new Rule<>() {
+        @Override
+        public SparkPlan apply(SparkPlan plan) {
+          return isRealTime(plan) ? replaced(plan) : plan;
+        }
+      };
+    }
+  }
+
+  private static boolean isRealTime(SparkPlan plan) {
+    return plan instanceof RealTimeStreamScanExec
+        || JavaConverters.asJava(plan.children()).stream().anyMatch(Extension::isRealTime);
+  }
+
+  private static SparkPlan replaced(SparkPlan plan) {
+    SparkPlan below = plan.mapChildren(Extension::replaced);
+    return below instanceof MapInArrowExec map && HandOver.isChain(map) ? new HandOver(map) : below;
+  }
+}

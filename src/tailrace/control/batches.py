@@ -1,0 +1,230 @@
+"""The loop for micro-batches.
+
+A backend, real or simulated, hands every finished batch to the controller and asks which plan to
+run next; everything else can be replayed from the same batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from tailrace.control.loop import Controller, Mode, Saving, load_of
+from tailrace.goals import SOURCE
+from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
+from tailrace.policy import batching, chaining, feasibility
+from tailrace.policy.decision import Observation, Reading
+from tailrace.profile.interval import Interval, Intervals
+
+if TYPE_CHECKING:
+    from tailrace.control.loop import Log
+    from tailrace.flow import Graph
+    from tailrace.goals import Constraint
+    from tailrace.plan import Plan
+    from tailrace.profile.batch import BatchMeasure
+
+POLICIES = (batching.decide, chaining.decide)
+"""In the order of their price: batching is free, chaining costs a restart of the query."""
+
+HISTORY = 400
+"""Finished batches that the batch model is fitted to, at most."""
+
+RATIOS = 5
+"""Intervals whose median is the ratio of measured to predicted latency: where an interval happens
+to cut the batches, or a backlog that one of them works off, must not move the plan."""
+
+RECENT_US = 1_000_000
+RECENT_BATCHES = 64
+"""How far back the rate of the moment is taken from, in time and in batches."""
+
+LEAST_POINTS = 5
+"""Batches that a model must rest on before it may call a constraint impossible."""
+
+
+@dataclass(slots=True)
+class _Track:
+    """The intervals of one length, and the constraints that are judged by them."""
+
+    intervals: Intervals
+    constraints: list[Constraint] = field(default_factory=list)
+
+
+class BatchController(Controller[Interval]):
+    """Turns finished micro-batches into intervals, verdicts and plans.
+
+    Feed it with ``on_batch`` and run what it returns.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        constraints: tuple[Constraint, ...],
+        plan: Plan,
+        *,
+        origin_us: int,
+        mode: Mode = Mode.ENFORCE,
+        interval_ms: float = 5_000.0,
+        log: Log | None = None,
+    ) -> None:
+        """``origin_us`` is when the first interval begins; ``log`` is one to go on with."""
+        super().__init__(
+            graph,
+            constraints,
+            _capped(plan, constraints) if mode is Mode.ENFORCE else plan,
+            origin_us=origin_us,
+            mode=mode,
+            interval_ms=interval_ms,
+            log=log,
+        )
+        self.model: BatchModel | None = None
+        self._adjustment = Intervals(interval_ms, origin_us)
+        self._tracks: dict[float, _Track] = {}
+        for constraint in constraints:
+            every = constraint.every_ms
+            track = self._tracks.setdefault(every, _Track(Intervals(every, origin_us)))
+            track.constraints.append(constraint)
+        self._points: deque[BatchPoint] = deque(maxlen=HISTORY)
+        self._ratios = _no_ratios()
+        self._seen: Observation | None = None
+        self._recent: deque[BatchMeasure] = deque(maxlen=RECENT_BATCHES)
+
+    def on_batch(self, batch: BatchMeasure) -> Plan:
+        """Take in a finished batch; the plan for the next one."""
+        self.log.batches += 1
+        if batch.records and batch.plan.chains == self.plan.chains:
+            self._points.append(BatchPoint(batch.records, batch.duration_ms, batch.ended_us))
+        self._judge_batch(batch)
+        closed = self._adjustment.add(batch)
+        for interval in closed:
+            self._close(interval)
+        self._recent.append(batch)
+        if closed and self.model is not None and self._points:
+            self._decide(closed[-1], self.model, batch.ended_us)
+        elif self._seen is not None:
+            self._hurry(self._seen, batch.ended_us)
+        return self.plan
+
+    def finish(self) -> None:
+        """Judge what is left when no more batches will come. Cut short, it decides nothing."""
+        for track in self._tracks.values():
+            for interval in track.intervals.flush():
+                self._judge(interval, track.constraints)
+        for interval in self._adjustment.flush():
+            self._remember(interval)
+
+    def _judge_batch(self, batch: BatchMeasure) -> None:
+        for track in self._tracks.values():
+            for interval in track.intervals.add(batch):
+                self._judge(interval, track.constraints)
+
+    def _close(self, interval: Interval) -> None:
+        self._remember(interval)
+        self._realise(interval)
+        self._since_change += 1
+        if self._points:
+            self._learn(interval)
+
+    def _forget(self) -> None:
+        self._points.clear()
+        self._ratios = _no_ratios()
+
+    def _learn(self, interval: Interval) -> None:
+        """Fit the model, hold it against the interval, and count what its batches spared."""
+        ran_ms, rate = interval.shares[-1].batch.plan.interval_ms, interval.rate_per_s
+        self.model = self.log.model = fit(list(self._points), _half_life(interval))
+        predicted = self.model.latency_ms(ran_ms, rate, self.interval_ms, None)
+        if 0 < predicted < math.inf:
+            self._ratios.append(interval.latency_ms.mean / predicted)
+        batches, cpu_ms = batching.saving(self.model, rate, ran_ms, interval.every_ms)
+        saved = self.log.saving
+        self.log.saving = Saving(saved.batches + batches, saved.cpu_ms + cpu_ms)
+
+    def _decide(self, interval: Interval, model: BatchModel, now_us: int) -> None:
+        """Act on the newest interval; one batch may close several, and is one piece of news."""
+        observation = self._seen = self._observe(interval, model)
+        enough = len(self._points) >= LEAST_POINTS
+        self._suspect(feasibility.assess(observation) if enough else ())
+        if self.mode is Mode.OBSERVE:
+            return
+        for decide in POLICIES:
+            self._act(decide(replace(observation, plan=self.plan)), now_us)
+
+    def _hurry(self, seen: Observation, now_us: int) -> None:
+        """Shorten batches at once when the rate rises, not only when the interval is over.
+
+        The interval that the plan rests on may be 5 s old; until the next is complete, a step in
+        the load would be answered by batches that are too long for it.
+        """
+        rate = self._recent_rate(seen.rate_per_s)
+        if self.mode is Mode.OBSERVE or rate <= seen.rate_per_s:
+            return
+        self._seen = replace(seen, plan=self.plan, rate_per_s=rate)
+        decision = batching.decide(self._seen)
+        if decision.plan.interval_ms < self.plan.interval_ms:
+            self._act(decision, now_us)
+
+    def _recent_rate(self, known_per_s: float) -> float:
+        """The rate of the last second or batch, if clearly above the known one; else the known one.
+
+        Clearly: by more than 15 %, and by more than four deviations of a Poisson count.
+        """
+        if len(self._recent) < 2:
+            return known_per_s
+        *_, before, last = self._recent
+        since_us = min(before.planned_us, last.planned_us - RECENT_US)
+        batches = [batch for batch in self._recent if batch.planned_us >= since_us]
+        records = sum(batch.records for batch in batches[1:])
+        rate = records / (batches[-1].planned_us - batches[0].planned_us) * 1e6
+        clearly = 1 + max(0.15, 4 / math.sqrt(max(1, records)))
+        return rate if rate > known_per_s * clearly else known_per_s
+
+    def _observe(self, interval: Interval, model: BatchModel) -> Observation:
+        return Observation(
+            graph=self.graph,
+            plan=self.plan,
+            readings=tuple(self._reading(constraint) for constraint in self.constraints),
+            rate_per_s=self._recent_rate(interval.rate_per_s),
+            model=model,
+            noise=spread(list(self._points), model, _half_life(interval)),
+            steps={
+                name: load_of(measure, interval.utilisation(name))
+                for name, measure in interval.steps().items()
+            },
+            slots=interval.shares[-1].batch.slots,
+            intervals_since_change=self._since_change,
+            latency_ratio=median(self._ratios),
+        )
+
+    def _reading(self, constraint: Constraint) -> Reading:
+        latest = self._latest.get(constraint)
+        if latest is None:
+            return Reading(constraint, None, 0.0)
+        verdict, interval = latest
+        path = self.graph.path(constraint.path)
+        if path[0] != SOURCE:
+            return Reading(constraint, verdict.value_ms, verdict.value_ms)
+        along = interval.value_ms(replace(constraint, quantile=None), path)
+        return Reading(constraint, verdict.value_ms, along - interval.latency_ms.mean)
+
+
+def _capped(plan: Plan, constraints: tuple[Constraint, ...]) -> Plan:
+    """The plan to begin with, its interval within twice the tightest bound from the source.
+
+    A record waits for half an interval on average, so that no longer one could keep the bound:
+    the cap of Lohrmann 2016, algorithm 3, before anything was measured.
+    """
+    longest_ms = min((2 * c.bound_ms for c in constraints if c.from_source), default=math.inf)
+    return replace(plan, interval_ms=min(plan.interval_ms, longest_ms))
+
+
+def _no_ratios() -> deque[float]:
+    """Nothing learnt yet: the model is taken to be right until most of the intervals differ."""
+    return deque([1.0] * RATIOS, maxlen=RATIOS)
+
+
+def _half_life(interval: Interval) -> float:
+    """In batches, about three intervals of them."""
+    return max(8.0, 3.0 * len(interval.shares))

@@ -1,0 +1,239 @@
+"""The loop for real-time mode.
+
+Tasks say what they measured while they run (``hear``), and the backend asks from time to time
+which plan to run (``tick``). Lifetimes change while records flow; chains and the sweep of the
+shuffle change where a batch ends, and the backend sees to that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from tailrace.control.loop import Controller, Log, Mode, load_of
+from tailrace.goals import SOURCE, is_sink
+from tailrace.plan import chain_name
+from tailrace.policy import chaining, handover
+from tailrace.policy.decision import Decision
+from tailrace.profile.live import LiveInterval, LiveIntervals, Sighting, Stretch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace.flow import Graph
+    from tailrace.goals import Constraint
+    from tailrace.plan import Plan
+    from tailrace.policy.decision import StepLoad
+    from tailrace.profile.live import HandOverMeasure
+
+PER_RECORD_MS = 0.002
+"""What handing over a record costs by itself, beside the fixed cost of a hand-over: measured
+once, small, and hard to tell apart from the fixed part in a running flow."""
+
+LEAST_FIXED_MS = 0.02
+
+USUAL_GAP_MS = 50.0
+"""The gap between two batches, until one has been seen."""
+
+GAPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Loads:
+    """What the policy on chains looks at."""
+
+    graph: Graph
+    plan: Plan
+    steps: Mapping[str, StepLoad]
+    slots: int
+    intervals_since_change: int
+
+
+@dataclass(slots=True)
+class _Track:
+    """The intervals of one length, and the constraints that are judged by them."""
+
+    intervals: LiveIntervals
+    constraints: list[Constraint] = field(default_factory=list)
+
+
+class LiveController(Controller[LiveInterval]):
+    """Turns what tasks say into intervals, verdicts and plans."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        constraints: tuple[Constraint, ...],
+        plan: Plan,
+        *,
+        origin_us: int,
+        mode: Mode = Mode.ENFORCE,
+        interval_ms: float = 5_000.0,
+        recovery_ms: float = 60_000.0,
+        slots: int = 1,
+        log: Log | None = None,
+    ) -> None:
+        """``recovery_ms`` is how much of the input a crash may make the flow repeat."""
+        super().__init__(
+            graph,
+            constraints,
+            plan,
+            origin_us=origin_us,
+            mode=mode,
+            interval_ms=interval_ms,
+            log=log,
+        )
+        self._recovery_ms = recovery_ms
+        self._slots = slots
+        self._lock = threading.Lock()
+        self._adjustment = LiveIntervals(graph, interval_ms, origin_us)
+        self._tracks: dict[float, _Track] = {}
+        for constraint in constraints:
+            every = constraint.every_ms
+            track = _Track(LiveIntervals(graph, every, origin_us))
+            self._tracks.setdefault(every, track).constraints.append(constraint)
+        self._last: dict[tuple[str, int], Sighting] = {}
+        self._gaps_ms: deque[float] = deque(maxlen=GAPS)
+        self._newest_batch = -1
+
+    def hear(self, said: Sighting | Stretch) -> None:
+        """Take in what a task said; called from the thread that listens."""
+        with self._lock:
+            if isinstance(said, Sighting):
+                self._see(said)
+            for track in self._all_intervals():
+                track.add(said)
+
+    def tick(self, now_us: int) -> Plan:
+        """Judge and decide whatever is complete by now; the plan to run."""
+        with self._lock:
+            judged = [(t, i) for t in self._tracks.values() for i in t.intervals.complete(now_us)]
+            closed = self._adjustment.complete(now_us)
+        for track, interval in judged:
+            self._judge(interval, track.constraints)
+        for interval in closed:
+            self._close(interval)
+        if closed:
+            self._decide(closed[-1], now_us)
+        return self.plan
+
+    def finish(self) -> None:
+        """Judge what is left when nothing more will be said. Cut short, it decides nothing."""
+        with self._lock:
+            judged = [(t, i) for t in self._tracks.values() for i in t.intervals.flush()]
+            closed = self._adjustment.flush()
+        for track, interval in judged:
+            self._judge(interval, track.constraints)
+        for interval in closed:
+            self._remember(interval)
+
+    def _all_intervals(self) -> list[LiveIntervals]:
+        return [self._adjustment, *(track.intervals for track in self._tracks.values())]
+
+    def _see(self, sighting: Sighting) -> None:
+        """Note the gap where a task sees the first records of another batch."""
+        if sighting.batch > self._newest_batch:
+            self._newest_batch = sighting.batch
+            self.log.batches += 1
+        place = sighting.sink, sighting.partition
+        last = self._last.get(place)
+        if last is not None and sighting.batch == last.batch + 1:
+            self._gaps_ms.append((sighting.first_us - last.last_us) / 1e3)
+            for intervals in self._all_intervals():
+                intervals.add_gap(last.last_us, sighting.first_us)
+        self._last[place] = sighting
+
+    def _close(self, interval: LiveInterval) -> None:
+        self._remember(interval)
+        self._realise(interval)
+        self._since_change += 1
+
+    def _decide(self, interval: LiveInterval, now_us: int) -> None:
+        observation = self._observe(interval)
+        decision = handover.decide(observation)
+        self._suspect(decision.impossible)
+        if self.mode is Mode.OBSERVE:
+            return
+        after = replace(
+            self.plan,
+            interval_ms=decision.length_ms,
+            lifetimes_ms={name: ms for name, ms in decision.lifetimes_ms.items() if ms > 0},
+            flush_ms=decision.flush_ms,
+        )
+        self._act(
+            Decision(
+                decision.policy,
+                after,
+                decision.reason,
+                decision.predicted_ms,
+                decision.alternatives,
+                decision.constraint,
+            ),
+            now_us,
+        )
+        steps = {
+            name: load_of(measure, interval.utilisation(name))
+            for name, measure in interval.steps().items()
+        }
+        self._act(
+            chaining.decide(_Loads(self.graph, self.plan, steps, self._slots, self._since_change)),
+            now_us,
+        )
+
+    def _observe(self, interval: LiveInterval) -> handover.RealTimeObservation:
+        handed, steps = interval.hand_overs(), interval.steps()
+        work = {name: step.service_ms.mean for name, step in steps.items()}
+        busy = {name: sum(step.busy_ms.values()) for name, step in steps.items()}
+        names = [chain for chain in self.plan.chains if chain_name(chain) in handed]
+        return handover.RealTimeObservation(
+            tuple(self._reading(constraint, interval) for constraint in self.constraints),
+            tuple(
+                self._load(chain, handed[chain_name(chain)], work, busy, interval.every_ms)
+                for chain in names
+            ),
+            flush_ms=self.plan.flush_ms,
+            gap_ms=median(self._gaps_ms) if self._gaps_ms else USUAL_GAP_MS,
+            length_ms=self.plan.interval_ms,
+            recovery_ms=self._recovery_ms,
+        )
+
+    def _load(
+        self,
+        chain: tuple[str, ...],
+        handed: HandOverMeasure,
+        work: Mapping[str, float],
+        busy: Mapping[str, float],
+        every_ms: float,
+    ) -> handover.ChainLoad:
+        name = chain_name(chain)
+        overhead_ms = handed.cpu_ms - sum(busy.get(step, 0.0) for step in chain)
+        fixed_ms = (overhead_ms - PER_RECORD_MS * handed.records) / max(1, handed.handovers)
+        return handover.ChainLoad(
+            name,
+            handed.busiest / every_ms * 1e3,
+            self.plan.lifetimes_ms.get(name, 0.0),
+            handed.entered_ms - handed.read_ms,
+            handed.records / max(1, handed.handovers),
+            max(LEAST_FIXED_MS, fixed_ms),
+            PER_RECORD_MS,
+            {step: work.get(step, 0.0) for step in chain},
+        )
+
+    def _reading(self, constraint: Constraint, interval: LiveInterval) -> handover.PathReading:
+        """What a constraint measured last, and the hand-overs and hops that lie on its path."""
+        path = self.graph.path(constraint.path)
+        seen = {chain_name(c) for c in self.plan.chains} & set(interval.hand_overs())
+        inside = path[0] if path[0] != SOURCE else None
+        chains = tuple(
+            chain_name(chain)
+            for chain in self.plan.chains
+            if chain[0] in path and chain[0] != inside and chain_name(chain) in seen
+        )
+        hops = sum(1 for c in chains if c.split("+")[0] in self.plan.partitions)
+        latest = self._latest.get(constraint)
+        sink_ms = interval.breakdown_ms().get("sink", 0.0) if is_sink(path[-1]) else 0.0
+        value_ms = None if latest is None else latest[0].value_ms
+        return handover.PathReading(constraint, value_ms, chains, hops, 0.0, max(0.0, sink_ms))

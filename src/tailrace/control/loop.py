@@ -1,0 +1,253 @@
+"""What every controller does: intervals to verdicts, decisions to plans, and a record of it all.
+
+The loop knows nothing of Spark, nor of the way in which a flow runs. What comes in are intervals,
+what goes out are plans; how they are measured and which policies decide is the business of the
+controllers for micro-batches and for real-time mode.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from tailrace.goals import Constraint
+from tailrace.policy.decision import StepLoad
+from tailrace.profile.interval import Verdict, judge
+
+if TYPE_CHECKING:
+    from tailrace.flow import Graph
+    from tailrace.model.microbatch import BatchModel
+    from tailrace.plan import Plan
+    from tailrace.policy.decision import Alternative, Decision, Impossible
+    from tailrace.profile.batch import StepMeasure
+    from tailrace.profile.histogram import LogHistogram
+    from tailrace.profile.interval import Span
+    from tailrace.profile.moments import Moments
+
+REMEMBERED = 17_280
+"""Intervals, verdicts and decisions kept for the report: a day of intervals of 5 s."""
+
+SAME_ADVICE = 0.1
+"""Advice on the interval that differs by less than this share is not given again."""
+
+AnySpan = TypeVar("AnySpan", bound="Span")
+
+
+class Mode(StrEnum):
+    """How far the controller may go: only watch, say what it would do, or do it."""
+
+    OBSERVE = "observe"
+    ADVISE = "advise"
+    ENFORCE = "enforce"
+
+
+@dataclass(slots=True)
+class Record:
+    """A decision as it went into the log, and what came of it.
+
+    ``realised_ms`` is what the constraint that it aimed at, or else the mean latency of the flow,
+    measured in the first whole interval under the new plan; None if the plan did not last so long.
+    """
+
+    at_us: int
+    policy: str
+    reason: str
+    before: Plan
+    after: Plan
+    applied: bool
+    predicted_ms: float | None
+    alternatives: tuple[Alternative, ...]
+    constraint: Constraint | None
+    realised_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What a step did in one interval, as it is remembered."""
+
+    records_in: int
+    records_out: int
+    errors: int
+    service_ms: Moments
+    utilisation: float
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalRecord:
+    """One adjustment interval as it is remembered: its batches are summed up and let go."""
+
+    start_us: int
+    every_ms: float
+    records: int
+    batches: int
+    latency_ms: Moments
+    latencies_ms: LogHistogram
+    breakdown_ms: dict[str, float]
+    steps: dict[str, StepRecord]
+    plan: Plan
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def rate_per_s(self) -> float:
+        """Records that entered per second."""
+        return self.records / self.every_ms * 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What longer batches spared, against running them back to back."""
+
+    batches: float = 0.0
+    cpu_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class Log:
+    """Everything of a run that the report tells: it outlives a change of the backend."""
+
+    history: list[IntervalRecord] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    decisions: list[Record] = field(default_factory=list)
+    impossible: tuple[Impossible, ...] = ()
+    batches: int = 0
+    saving: Saving = Saving()
+    model: BatchModel | None = None
+
+
+class Controller(Generic[AnySpan]):
+    """Judges intervals, acts on decisions, and keeps every one of them for the report."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        constraints: tuple[Constraint, ...],
+        plan: Plan,
+        *,
+        origin_us: int,
+        mode: Mode = Mode.ENFORCE,
+        interval_ms: float = 5_000.0,
+        log: Log | None = None,
+    ) -> None:
+        """``origin_us`` is when the first interval begins; ``log`` is one to go on with."""
+        self.graph = graph
+        self.constraints = constraints
+        self.plan = plan
+        self.mode = mode
+        self.interval_ms = interval_ms
+        self.origin_us = origin_us
+        self.log = log or Log()
+        self._latest: dict[Constraint, tuple[Verdict, AnySpan]] = {}
+        self._fresh: list[Verdict] = []
+        self._since_change = 0
+        self._suspected: tuple[Impossible, ...] = ()
+
+    def finish(self) -> None:
+        """Judge what is left when nothing more will come."""
+
+    def _judge(self, interval: AnySpan, constraints: list[Constraint]) -> None:
+        for constraint in constraints:
+            verdict = judge(interval, constraint, self.graph.path(constraint.path))
+            self.log.verdicts.append(verdict)
+            self._fresh.append(verdict)
+            self._latest[constraint] = (verdict, interval)
+
+    def _remember(self, interval: AnySpan) -> None:
+        steps = {
+            name: StepRecord(
+                step.records_in,
+                step.records_out,
+                step.errors,
+                step.service_ms,
+                max(interval.utilisation(name).values(), default=0.0),
+            )
+            for name, step in interval.steps().items()
+        }
+        self.log.history.append(
+            IntervalRecord(
+                interval.start_us,
+                interval.every_ms,
+                interval.records,
+                interval.batches,
+                interval.latency_ms,
+                interval.latencies_ms(),
+                interval.breakdown_ms(),
+                steps,
+                self.plan,
+                tuple(self._fresh),
+            )
+        )
+        self._fresh.clear()
+        del self.log.history[:-REMEMBERED]
+        del self.log.verdicts[:-REMEMBERED]
+        del self.log.decisions[:-REMEMBERED]
+
+    def _suspect(self, found: tuple[Impossible, ...]) -> None:
+        """Believe that a constraint is impossible when two intervals in a row say so."""
+        before = {impossible.constraint for impossible in self._suspected}
+        self._suspected = found
+        self.log.impossible = tuple(i for i in found if i.constraint in before)
+
+    def _act(self, decision: Decision, now_us: int) -> None:
+        if decision.plan == self.plan:
+            return
+        applied = self.mode is Mode.ENFORCE
+        if not applied and self._advised(decision):
+            return
+        self.log.decisions.append(
+            Record(
+                now_us,
+                decision.policy,
+                decision.reason,
+                self.plan,
+                decision.plan,
+                applied,
+                decision.predicted_ms,
+                decision.alternatives,
+                decision.constraint,
+            )
+        )
+        if not applied:
+            return
+        if decision.plan.chains != self.plan.chains:
+            self._since_change = 0
+            self._forget()
+        self.plan = decision.plan
+
+    def _forget(self) -> None:
+        """Let go of what was learnt under other chains."""
+
+    def _advised(self, decision: Decision) -> bool:
+        """Whether the last advice of the same policy was much the same."""
+        said = (r.after for r in reversed(self.log.decisions) if r.policy == decision.policy)
+        last, now = next(said, None), decision.plan
+        return (
+            last is not None
+            and math.isclose(last.interval_ms, now.interval_ms, rel_tol=SAME_ADVICE)
+            and replace(last, interval_ms=now.interval_ms) == now
+        )
+
+    def _realise(self, interval: AnySpan) -> None:
+        """Score the decisions that this interval is the first whole one to see."""
+        for record in reversed(self.log.decisions):
+            newest = record.at_us == self.log.decisions[-1].at_us
+            if not (record.applied and newest and record.realised_ms is None):
+                return
+            if record.at_us <= interval.start_us:
+                goal = record.constraint or Constraint(math.inf)
+                record.realised_ms = interval.value_ms(goal, self.graph.path(goal.path))
+
+
+def load_of(measure: StepMeasure, busy: dict[int, float]) -> StepLoad:
+    """How busy a step was, from what its tasks measured."""
+    hot, count = max(measure.keys.items(), key=lambda item: item[1], default=(None, 0))
+    return StepLoad(
+        records=measure.records_in,
+        service_ms=measure.service_ms.mean,
+        utilisation=max(busy.values(), default=0.0),
+        mean_utilisation=sum(busy.values()) / len(busy) if busy else 0.0,
+        partitions=len(busy),
+        hot_key=hot,
+        hot_key_share=count / measure.records_in if measure.records_in else 0.0,
+    )

@@ -1,0 +1,408 @@
+"""Which backend: the cheapest of micro-batch and real-time that keeps every constraint.
+
+Real-time mode has a latency of milliseconds, but holds a slot for each of its tasks all the time.
+A micro-batch has a floor of 1.5 times its fixed cost, but leaves its slots to others between two
+batches. So the bound chooses, by prediction, and both predictions are told.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tailrace.errors import InputError
+from tailrace.model.microbatch import BatchModel
+from tailrace.model.realtime import Boundary, FlowModel, HandOver, HandOverModel
+from tailrace.policy.decision import Alternative
+from tailrace.units import show_duration, show_rate
+
+if TYPE_CHECKING:
+    from tailrace.goals import Constraint
+
+POLICY = "backend"
+
+MICROBATCH = "microbatch"
+REALTIME = "realtime"
+
+MISSED_INTERVALS = 2
+"""So long in a row micro-batch must be unable to keep a bound before real-time takes over."""
+
+CALM_INTERVALS = 3
+"""So long in a row micro-batch must be well below every bound before it takes over again."""
+
+CALM_SHARE = 0.7
+LEAST_SAVING = 0.25
+
+_MARGIN = 0.08
+_HOUR_MS = 3.6e6
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchCosts:
+    """What a micro-batch takes, in time (``model``) and in CPU over all processes.
+
+    ``slots`` is how many of its tasks run at once.
+    """
+
+    model: BatchModel
+    cpu_fixed_ms: float
+    cpu_per_record_ms: float
+    slots: int = 1
+    measured: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RealTimeCosts:
+    """What real-time mode takes: its hand-overs in a row, each over ``tasks`` tasks.
+
+    ``slots`` are the tasks of all stages, which run at the same time. The costs of a hand-over
+    hold the steps of its chain.
+    """
+
+    hand_overs: tuple[HandOverModel, ...]
+    gap_ms: float
+    slots: int = 1
+    tasks: int = 1
+    hops: int = 0
+    flush_ms: float = 1.0
+    steps_ms: float = 0.0
+    sink_ms: float = 0.0
+    measured: bool = True
+
+
+MICROBATCH_PRIOR = MicroBatchCosts(BatchModel(40.0, 0.005), 42.0, 0.0055, measured=False)
+"""As measured on two cores with trivial steps: the time of a batch, and the line through the CPU
+seconds of 0.3 to 35 batches a second (``bench/results/batching.json``)."""
+
+REALTIME_PRIOR = RealTimeCosts((HandOverModel(0.2, 0.002),), 50.0, measured=False)
+"""As measured on the same machine: 5,000 hand-overs a second, and gaps of 30 to 110 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What is known when a backend is chosen.
+
+    Costs are None for a backend that was not tried. ``obstacles`` say why the flow, its source or
+    its sink cannot run in real-time mode, one sentence each. ``present`` is the backend that runs,
+    None at the start.
+    """
+
+    constraints: tuple[Constraint, ...]
+    rate_per_s: float
+    slots: int
+    microbatch: MicroBatchCosts | None = None
+    realtime: RealTimeCosts | None = None
+    obstacles: tuple[str, ...] = ()
+    present: str | None = None
+    recovery_ms: float = 60_000.0
+
+    def __post_init__(self) -> None:
+        """Refuse a backend that there is not."""
+        if self.present not in {None, MICROBATCH, REALTIME}:
+            raise InputError(
+                f"'{self.present}' is not a backend: write '{MICROBATCH}' or '{REALTIME}'."
+            )
+
+    @property
+    def bounded(self) -> tuple[Constraint, ...]:
+        """The constraints that the backend changes: those that count from the source."""
+        return tuple(goal for goal in self.constraints if goal.from_source)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one backend would do: the constraint it strains most, and what it costs in an hour.
+
+    ``wait_ms`` is the batch interval, or the longest lifetime of a hand-over. ``cpu_s`` is used,
+    ``held_s`` is slots times the time they are held; ``core_s``, the larger, is what nobody else
+    can have. ``kept_share`` is the share of windows that keep every bound, by prediction.
+    """
+
+    backend: str
+    constraint: Constraint | None
+    predicted_ms: float
+    wait_ms: float
+    cpu_s: float
+    held_s: float
+    slots: int
+    kept_share: float
+    measured: bool
+    obstacle: str | None = None
+
+    @property
+    def core_s(self) -> float:
+        """Core seconds an hour that are used, or held so that nobody else can use them."""
+        return max(self.cpu_s, self.held_s)
+
+    @property
+    def strain(self) -> float:
+        """The predicted value over the bound; infinite where the backend cannot run."""
+        if self.obstacle is not None:
+            return math.inf
+        return self.predicted_ms / self.constraint.bound_ms if self.constraint else 0.0
+
+    @property
+    def kept(self) -> bool:
+        """Whether every window keeps every bound."""
+        return self.obstacle is None and self.kept_share == 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Streaks:
+    """For how many intervals in a row a switch has been called for."""
+
+    missed: int = 0
+    calm: int = 0
+
+
+NO_STREAKS = Streaks()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The backend to run, why, and both offers; ``streaks`` go into the next call."""
+
+    backend: str
+    reason: str
+    offers: tuple[Offer, Offer]
+    alternatives: tuple[Alternative, ...]
+    streaks: Streaks = NO_STREAKS
+    policy: str = POLICY
+
+    @property
+    def taken(self) -> Offer:
+        """The offer of the backend that was chosen."""
+        return next(offer for offer in self.offers if offer.backend == self.backend)
+
+
+def choose(calibration: Calibration, streaks: Streaks = NO_STREAKS) -> Choice:
+    """The cheapest backend that keeps every constraint with margin.
+
+    At the start the better offer wins. A running flow changes over only for a reason that lasts:
+    to real-time when micro-batch cannot keep a bound for two intervals, back when it would stay
+    below 70 % of every bound for three and save a quarter of the core seconds. If real-time
+    cannot run any more, at once.
+    """
+    micro, real = _microbatch(calibration, 1 - _MARGIN), _realtime(calibration)
+    if not calibration.bounded:
+        return _unbounded(calibration, micro, real)
+    best = _better(micro, real)
+    taken = best
+    if calibration.present == MICROBATCH:
+        missed = streaks.missed + 1 if micro.strain > 1 and best is real else 0
+        taken = real if missed >= MISSED_INTERVALS else micro
+        streaks = Streaks(missed=missed)
+    elif calibration.present == REALTIME and real.strain < math.inf:
+        eased = _microbatch(calibration, CALM_SHARE)
+        calls = eased.kept and eased.core_s <= (1 - LEAST_SAVING) * real.core_s
+        calm = streaks.calm + 1 if calls else 0
+        taken = micro if calm >= CALM_INTERVALS else real
+        streaks = Streaks(calm=calm)
+    if taken.backend != calibration.present:
+        streaks = NO_STREAKS
+    return _choice(calibration, micro, real, taken, streaks)
+
+
+def _unbounded(calibration: Calibration, micro: Offer, real: Offer) -> Choice:
+    """Without a bound from the source: what runs goes on, and a start is with micro-batches."""
+    backend = calibration.present or MICROBATCH
+    if real.obstacle is not None:
+        backend = MICROBATCH
+    name = _name(real if backend == REALTIME else micro)
+    reason = f"No constraint counts from the source, so any backend will do, and {name} it is."
+    return Choice(backend, reason, (micro, real), ())
+
+
+def _better(micro: Offer, real: Offer) -> Offer:
+    """The cheaper one if both keep the bounds, or the one that comes nearer to it."""
+    if micro.kept and real.kept:
+        return micro if micro.core_s <= real.core_s else real
+    if micro.kept_share != real.kept_share:
+        return max(micro, real, key=lambda offer: offer.kept_share)
+    return micro if micro.strain <= real.strain else real
+
+
+def _microbatch(calibration: Calibration, share: float) -> Offer:
+    """Micro-batch with the longest interval that stays below that share of every bound."""
+    costs, rate = _microbatch_costs(calibration), calibration.rate_per_s
+    model, goals = costs.model, calibration.bounded
+    intervals = [
+        model.longest_interval_ms(goal.bound_ms * share, rate, goal.every_ms, goal.quantile)
+        for goal in goals
+    ]
+    kept = None not in intervals
+    spans = [goal.every_ms for goal in goals]
+    found = [ms for ms in intervals if ms is not None]
+    interval_ms = min([*spans, *found]) if kept and goals else 0.0
+    values = [
+        (model.latency_ms(interval_ms, rate, goal.every_ms, goal.quantile), goal) for goal in goals
+    ]
+    predicted_ms, tightest = max(
+        values, key=lambda pair: pair[0] / pair[1].bound_ms, default=(0.0, None)
+    )
+    cycle_ms = max(model.cycle_ms(interval_ms, rate), 1e-9)
+    records = rate * _HOUR_MS / 1_000.0
+    batches = _HOUR_MS / cycle_ms
+    busy = 1.0 if math.isinf(cycle_ms) else model.duration_ms(rate * cycle_ms / 1e3) / cycle_ms
+    return Offer(
+        MICROBATCH,
+        tightest,
+        predicted_ms,
+        interval_ms,
+        (batches * costs.cpu_fixed_ms + records * costs.cpu_per_record_ms) / 1_000.0,
+        costs.slots * min(1.0, busy) * _HOUR_MS / 1_000.0,
+        costs.slots,
+        1.0 if kept else 0.0,
+        costs.measured,
+    )
+
+
+def _realtime(calibration: Calibration) -> Offer:
+    """Real-time mode with the longest lifetimes that stay below every bound, and are of use."""
+    costs = _realtime_costs(calibration)
+    per_task = calibration.rate_per_s / costs.tasks
+    flow = FlowModel(
+        tuple(HandOver(model, per_task) for model in costs.hand_overs),
+        costs.hops,
+        costs.flush_ms,
+        costs.steps_ms,
+        costs.sink_ms,
+    )
+    boundary = Boundary(costs.gap_ms, calibration.recovery_ms)
+    lifetimes, kept_share = flow.useful_lifetimes_ms(), 1.0
+    for goal in calibration.bounded:
+        longest, share = _affordable(flow, goal, boundary)
+        lifetimes = tuple(map(min, lifetimes, longest))
+        kept_share = min(kept_share, share)
+    flow = flow.with_lifetimes(lifetimes)
+    values = [(flow.statistic_ms(g.quantile, g.every_ms), g) for g in calibration.bounded]
+    predicted_ms, tightest = max(
+        values, key=lambda pair: pair[0] / pair[1].bound_ms, default=(0.0, None)
+    )
+    lacking = costs.slots > calibration.slots
+    obstacles = [*calibration.obstacles]
+    if lacking:
+        obstacles.append(f"It needs {costs.slots} slots and there are {calibration.slots}.")
+    return Offer(
+        REALTIME,
+        tightest,
+        predicted_ms,
+        max(lifetimes, default=0.0),
+        flow.cores * costs.tasks * _HOUR_MS / 1_000.0,
+        costs.slots * _HOUR_MS / 1_000.0,
+        costs.slots,
+        0.0 if obstacles else kept_share,
+        costs.measured,
+        obstacles[0] if obstacles else None,
+    )
+
+
+def _affordable(
+    flow: FlowModel, goal: Constraint, boundary: Boundary
+) -> tuple[tuple[float, ...], float]:
+    """The lifetimes that a constraint affords, and the share of windows that then keep it.
+
+    Across batch boundaries if that can be; else only in the windows between them.
+    """
+    target_ms = goal.bound_ms * (1 - _MARGIN)
+    for across, share in ((boundary, 1.0), (None, 1 - boundary.share_of_windows(goal.every_ms))):
+        found = flow.longest_lifetimes_ms(target_ms, goal.quantile, goal.every_ms, across)
+        if found is not None:
+            return found, share
+    return (0.0,) * len(flow.hand_overs), 0.0
+
+
+def _microbatch_costs(calibration: Calibration) -> MicroBatchCosts:
+    """What was measured, or the prior with the work of the steps that real-time mode showed."""
+    if calibration.microbatch is not None:
+        return calibration.microbatch
+    prior, known = MICROBATCH_PRIOR, calibration.realtime
+    if known is None:
+        return prior
+    trivial_ms = REALTIME_PRIOR.hand_overs[0].per_record_ms
+    seen_ms = math.fsum(max(0.0, model.per_record_ms - trivial_ms) for model in known.hand_overs)
+    model = replace(
+        prior.model, per_record_ms=prior.model.per_record_ms + seen_ms / max(1, known.tasks)
+    )
+    cpu_ms = prior.cpu_per_record_ms + seen_ms
+    return replace(prior, model=model, cpu_per_record_ms=cpu_ms, slots=max(1, known.tasks))
+
+
+def _realtime_costs(calibration: Calibration) -> RealTimeCosts:
+    """What was measured, or the prior with the work of the steps that micro-batches showed."""
+    if calibration.realtime is not None:
+        return calibration.realtime
+    prior, known = REALTIME_PRIOR, calibration.microbatch
+    if known is None:
+        return prior
+    seen_ms = max(0.0, known.cpu_per_record_ms - MICROBATCH_PRIOR.cpu_per_record_ms)
+    (model,) = prior.hand_overs
+    model = replace(model, per_record_ms=model.per_record_ms + seen_ms)
+    return replace(prior, hand_overs=(model,), slots=known.slots, tasks=known.slots)
+
+
+def _choice(
+    calibration: Calibration,
+    micro: Offer,
+    real: Offer,
+    taken: Offer,
+    streaks: Streaks,
+) -> Choice:
+    other = real if taken is micro else micro
+    reason = f"At {show_rate(calibration.rate_per_s)} {_says(taken)}; {_against(taken, other)}."
+    waiting = streaks.missed or streaks.calm
+    if waiting:
+        needed = MISSED_INTERVALS if streaks.missed else CALM_INTERVALS
+        reason = f"{reason[:-1]}, which it is given if that lasts: interval {waiting} of {needed}."
+    why_not = f"{_against(taken, other)}."
+    alternative = Alternative(
+        _name(other),
+        None if other.obstacle else other.predicted_ms,
+        why_not[0].upper() + why_not[1:],
+    )
+    return Choice(taken.backend, reason, (micro, real), (alternative,), streaks)
+
+
+def _name(offer: Offer) -> str:
+    return "micro-batch" if offer.backend == MICROBATCH else "real-time mode"
+
+
+def _says(offer: Offer) -> str:
+    """What the chosen backend does, with its numbers."""
+    if offer.backend == MICROBATCH:
+        pace = f"every {show_duration(offer.wait_ms)}" if offer.wait_ms else "back to back"
+        return f"micro-batches {pace} {_value(offer, 'keep')} for {_cost(offer)}"
+    pace = f"lifetimes up to {show_duration(offer.wait_ms)}" if offer.wait_ms else "lifetime 0"
+    return f"real-time mode with {pace} {_value(offer, 'keeps')} for {_cost(offer)}"
+
+
+def _value(offer: Offer, keeps: str) -> str:
+    goal = offer.constraint
+    if goal is None:
+        return f"{keeps} up"
+    if math.isinf(offer.predicted_ms):
+        return "would fall behind without end"
+    value, bound = show_duration(offer.predicted_ms), show_duration(goal.bound_ms)
+    if offer.kept_share == 0:
+        return f"would have a {goal.statistic} of {value} against {bound}"
+    partly = "" if offer.kept_share == 1 else f" in {offer.kept_share:.0%} of windows"
+    return f"{keeps} the {goal.statistic} at {value} of {bound}{partly}"
+
+
+def _cost(offer: Offer) -> str:
+    guessed = "" if offer.measured else ", by costs measured elsewhere"
+    return f"{offer.core_s:,.0f} core seconds an hour ({offer.cpu_s:,.0f} used{guessed})"
+
+
+def _against(taken: Offer, other: Offer) -> str:
+    """Why not the other one, with its numbers."""
+    name = _name(other)
+    if other.obstacle is not None:
+        return f"{name} cannot run: {other.obstacle.rstrip('.')}"
+    if not other.kept_share:
+        return f"{name} {_value(other, '')}"
+    saved = 1 - taken.core_s / other.core_s if other.core_s else 0.0
+    if saved > 0:
+        return f"{name} {_value(other, 'would keep')} for {_cost(other)}, {saved:.0%} saved"
+    return f"{name} {_value(other, 'would keep')} for {_cost(other)}"

@@ -1,0 +1,291 @@
+"""What is known of a flow in real-time mode while its batch is still running.
+
+Tasks speak up several times a second and say what passed them since the last time: a *sighting*
+of records at the end of the flow, or a *stretch* of work of a chain. Everything is an age, the
+time since a record arrived, at some point of its way; what lies between two points is the
+difference of the ages there. A record counts in the interval in which it is seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tailrace.goals import SOURCE, is_sink
+from tailrace.profile.batch import StepMeasure
+from tailrace.profile.histogram import LogHistogram
+from tailrace.profile.moments import Moments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tailrace.flow import Graph
+    from tailrace.goals import Constraint
+
+SEEN_LATE_US = 1_000_000
+"""How long after its end an interval still waits for what tasks have to say about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """Records that passed the end of a flow in one task, by their age."""
+
+    sink: str
+    batch: int
+    partition: int
+    first_us: int
+    last_us: int
+    age_ms: Moments
+    ages_ms: LogHistogram
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a chain did in one task since it last spoke.
+
+    ``read_ms`` and ``entered_ms`` are the mean ages at which records entered the open batch and
+    reached Python. The moments of the steps, ``entered_ms`` and ``left_ms`` of a ``StepMeasure``,
+    are mean ages here. ``cpu_ms`` is what the worker used for all of it.
+    """
+
+    chain: str
+    batch: int
+    partition: int
+    first_us: int
+    last_us: int
+    handovers: int
+    records: int
+    read_ms: float
+    entered_ms: float
+    cpu_ms: float
+    steps: Mapping[str, StepMeasure]
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverMeasure:
+    """The hand-overs to a chain in an interval, over all its tasks."""
+
+    handovers: int
+    records: int
+    read_ms: float
+    entered_ms: float
+    cpu_ms: float
+    tasks: int
+    busiest: int
+
+    @classmethod
+    def merged(cls, parts: Iterable[Stretch]) -> HandOverMeasure:
+        """What several stretches come to; the ages are means over their records."""
+        parts = list(parts)
+        records = sum(part.records for part in parts)
+        by_task: Counter[int] = Counter()
+        for part in parts:
+            by_task[part.partition] += part.records
+        weight = max(1, records)
+        return cls(
+            sum(part.handovers for part in parts),
+            records,
+            sum(part.read_ms * part.records for part in parts) / weight,
+            sum(part.entered_ms * part.records for part in parts) / weight,
+            sum(part.cpu_ms for part in parts),
+            len(by_task),
+            max(by_task.values(), default=0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LiveInterval:
+    """The records that were seen in ``[start, start + every)``; it holds at least one.
+
+    ``gap_ms`` is how long nothing flowed because a batch ended and the next began.
+    """
+
+    graph: Graph
+    start_us: int
+    every_ms: float
+    sightings: tuple[Sighting, ...]
+    stretches: tuple[Stretch, ...]
+    gap_ms: float = 0.0
+
+    @property
+    def records(self) -> int:
+        """How many records entered: those that reached the chains behind the source.
+
+        Without such a chain, those that were seen at the end.
+        """
+        firsts = {s.target for s in self.graph.streams_from(SOURCE)}
+        entered = [s.records for s in self.stretches if s.chain.split("+")[0] in firsts]
+        return sum(entered) or int(self.latency_ms.count)
+
+    @property
+    def batches(self) -> int:
+        """How many batches had a share in it."""
+        return len({s.batch for s in self.sightings} | {s.batch for s in self.stretches})
+
+    @property
+    def rate_per_s(self) -> float:
+        """Records that entered per second."""
+        return self.records / self.every_ms * 1e3
+
+    @property
+    def latency_ms(self) -> Moments:
+        """Moments of the latency from arrival to the end of the flow."""
+        return Moments.merged(sighting.age_ms for sighting in self.sightings)
+
+    def latencies_ms(self) -> LogHistogram:
+        """The distribution of the same."""
+        return LogHistogram.merged(sighting.ages_ms for sighting in self.sightings)
+
+    def steps(self) -> dict[str, StepMeasure]:
+        """What each step did."""
+        found: defaultdict[str, list[StepMeasure]] = defaultdict(list)
+        for stretch in self.stretches:
+            for name, step in stretch.steps.items():
+                found[name].append(step)
+        return {name: StepMeasure.merged(parts) for name, parts in found.items()}
+
+    def hand_overs(self) -> dict[str, HandOverMeasure]:
+        """The hand-over to each chain, by its name."""
+        found: defaultdict[str, list[Stretch]] = defaultdict(list)
+        for stretch in self.stretches:
+            found[stretch.chain].append(stretch)
+        return {chain: HandOverMeasure.merged(parts) for chain, parts in found.items()}
+
+    def utilisation(self, step: str) -> dict[int, float]:
+        """The busy share of each partition of a step."""
+        measure = self.steps().get(step)
+        busy = measure.busy_ms if measure else {}
+        return {partition: spent / self.every_ms for partition, spent in busy.items()}
+
+    def breakdown_ms(self) -> dict[str, float]:
+        """The mean latency by element; the elements add up to the mean.
+
+        ``source_wait`` is the time until the engine had read a record, ``gap`` the part of it that
+        the end of a batch is to blame for, ``hand-over`` the open batch and the way to Python,
+        ``shuffle`` the way from one chain to the next, ``sink`` the rest. A flow whose ways part
+        and come together is told by the mean over its records at each point.
+        """
+        whole: defaultdict[str, float] = defaultdict(float)
+        steps, age = self.steps(), 0.0
+        gap = self.gap_ms**2 / (2 * self.every_ms)
+        for chain, handed in self._in_order():
+            if not handed.records:
+                continue
+            if not whole:
+                whole["gap"] = min(gap, handed.read_ms)
+                whole["source_wait"] = handed.read_ms - whole["gap"]
+            else:
+                whole["shuffle"] += handed.read_ms - age
+            whole["hand-over"] += handed.entered_ms - handed.read_ms
+            age = handed.entered_ms
+            for name in chain.split("+"):
+                step = steps.get(name)
+                if step is not None and step.records_out:
+                    whole[f"step:{name}"] += step.left_ms - age
+                    age = step.left_ms
+        whole["sink"] = self.latency_ms.mean - age
+        return dict(whole)
+
+    def _in_order(self) -> list[tuple[str, HandOverMeasure]]:
+        order = {step.name: place for place, step in enumerate(self.graph.steps)}
+        found = self.hand_overs().items()
+        return sorted(found, key=lambda item: order.get(item[0].split("+")[0], math.inf))
+
+    def value_ms(self, constraint: Constraint, path: tuple[str, ...]) -> float:
+        """The statistic of a constraint along its path.
+
+        From source to sink it is measured record by record. Elsewhere the mean is the difference
+        of mean ages, and a quantile adds what each step's own lies above its mean.
+        """
+        steps = self.steps()
+        whole = path[0] == SOURCE and is_sink(path[-1])
+        if constraint.quantile is not None and path[0] == SOURCE:
+            above = self.latencies_ms().quantile_ms(constraint.quantile) - self.latency_ms.mean
+        elif constraint.quantile is not None:
+            residences = [steps[name].residence_ms for name in path if name in steps]
+            above = sum(
+                max(0.0, residence.quantile_ms(constraint.quantile) - residence.mean_ms())
+                for residence in residences
+                if residence.count
+            )
+        else:
+            above = 0.0
+        if whole:
+            return self.latency_ms.mean + above
+        start = 0.0 if path[0] == SOURCE else self._age(steps.get(path[0]), entering=True)
+        last = path[-1]
+        end = self.latency_ms.mean if is_sink(last) else self._age(steps.get(last), entering=False)
+        return max(0.0, end - start) + above
+
+    def _age(self, step: StepMeasure | None, *, entering: bool) -> float:
+        if step is None or not step.records_in:
+            return self.latency_ms.mean
+        return step.entered_ms if entering else step.left_ms
+
+
+@dataclass(slots=True)
+class _Open:
+    """What is known so far of an interval."""
+
+    sightings: list[Sighting] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
+    gap_ms: float = 0.0
+
+
+class LiveIntervals:
+    """Collects what tasks say into consecutive intervals of one length.
+
+    An interval is complete a second after its end, when every task has had its say; whatever is
+    said later counts in the oldest one that is still open, and nothing is dropped.
+    """
+
+    def __init__(self, graph: Graph, every_ms: float, origin_us: int) -> None:
+        """Start the first interval at ``origin_us``."""
+        self._graph = graph
+        self.every_ms = every_ms
+        self._origin_us = origin_us
+        self._oldest = 0
+        self._open: defaultdict[int, _Open] = defaultdict(_Open)
+
+    def add(self, said: Sighting | Stretch) -> None:
+        """Take in what a task said, by the middle of the time that it spoke of."""
+        place = self._open[self._index((said.first_us + said.last_us) / 2)]
+        if isinstance(said, Sighting):
+            place.sightings.append(said)
+        else:
+            place.stretches.append(said)
+
+    def add_gap(self, began_us: int, ended_us: int) -> None:
+        """Take in that nothing flowed for a while."""
+        place = self._open[self._index(ended_us)]
+        place.gap_ms = max(place.gap_ms, (ended_us - began_us) / 1e3)
+
+    def complete(self, now_us: int) -> tuple[LiveInterval, ...]:
+        """The intervals that are complete by now, oldest first."""
+        return self._close(self._place(now_us - SEEN_LATE_US))
+
+    def flush(self) -> tuple[LiveInterval, ...]:
+        """The intervals still open, when nothing more will be said."""
+        return self._close(max(self._open, default=self._oldest - 1) + 1)
+
+    def _place(self, at_us: float) -> int:
+        return math.floor((at_us - self._origin_us) / (self.every_ms * 1e3))
+
+    def _index(self, at_us: float) -> int:
+        return max(self._oldest, self._place(at_us))
+
+    def _close(self, before: int) -> tuple[LiveInterval, ...]:
+        ready = sorted(index for index in self._open if index < before)
+        self._oldest = max(self._oldest, before)
+        closed = []
+        for index in ready:
+            found = self._open.pop(index)
+            if found.sightings:
+                start_us = round(self._origin_us + index * self.every_ms * 1e3)
+                parts = tuple(found.sightings), tuple(found.stretches)
+                closed.append(
+                    LiveInterval(self._graph, start_us, self.every_ms, *parts, found.gap_ms)
+                )
+        return tuple(closed)

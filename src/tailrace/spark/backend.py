@@ -1,0 +1,175 @@
+"""What every backend does: a query in the background, started, restarted and stopped cleanly."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tailrace.errors import EnvironmentUnfit, FlowFailed
+from tailrace.spark.failures import explained
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from tailrace.control import Controller
+    from tailrace.errors import TailraceError
+    from tailrace.spark.sinks import Sink
+    from tailrace.spark.trace import Pipeline
+
+logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what is also raised
+
+PATIENCE_S = 0.1
+"""How often the supervisor looks after the query; whatever else happens wakes it."""
+
+STOPPED = "The flow was stopped from outside: something else in this session stopped its query."
+
+
+def now_us() -> int:
+    """The wall clock in microseconds since the epoch."""
+    return time.time_ns() // 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to run: a flow with its source opened and its sinks ready.
+
+    ``source_partitions`` is the number of tasks that read the source, where it is known.
+    """
+
+    name: str
+    spark: SparkSession
+    frame: DataFrame
+    arrived: str | None
+    pipeline: Pipeline
+    sinks: Mapping[str, Sink]
+    dead_letters: Sink | None
+    directory: Path
+    measured: bool = True
+    source_partitions: int | None = None
+
+    @property
+    def jvm(self) -> Any:
+        """Spark's JVM."""
+        return self.spark.sparkContext._jvm
+
+
+class Backend(ABC):
+    """Runs a job under a controller until it is told to stop, or fails.
+
+    A supervisor thread starts the query, restarts it when the plan asks for another, and stops it
+    between two batches, where nothing is interrupted.
+    """
+
+    def __init__(self, job: Job, controller: Controller[Any]) -> None:
+        """Prepare, start nothing yet."""
+        self.job = job
+        self.failure: TailraceError | None = None
+        self.restarts_ms: list[float] = []
+        self._controller = controller
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._pacer: JavaObject | None = None
+        self._query: StreamingQuery | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._supervise, name=f"tailrace-{job.name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the query; it runs in the background from here on."""
+        try:
+            self._start_query()
+        except Exception as error:
+            self._release()
+            raise explained(error) from error
+        self._thread.start()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the run is over, at most so long; whether it is."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Finish the batch at hand, leave a checkpoint that can be resumed, and end."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        self._thread.join()
+
+    @abstractmethod
+    def _start_query(self) -> None:
+        """Start the query under the controller's plan."""
+
+    @abstractmethod
+    def _stop_query(self) -> None:
+        """Stop it between two batches."""
+
+    @abstractmethod
+    def _look(self) -> bool:
+        """Look after the running query; whether the plan asks for another."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Let go of what the backend holds beside the query."""
+
+    def _supervise(self) -> None:
+        try:
+            while self._wait_for_work():
+                began = time.monotonic()
+                self._stop_query()
+                self._start_query()
+                self.restarts_ms.append((time.monotonic() - began) * 1e3)
+            self._stop_query()
+        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
+            self.failure = explained(self._error or error)
+        finally:
+            self._release()
+            self._controller.finish()
+
+    def _wait_for_work(self) -> bool:
+        """Wait until the query must be restarted (True) or is to end (False)."""
+        with self._wake:
+            while not self._stopping and self._alive():
+                if self._look():
+                    return True
+                self._wake.wait(PATIENCE_S)
+        return False
+
+    def _alive(self) -> bool:
+        query = self._query
+        if query is None or query.isActive:
+            return True
+        error = self._error or query.exception()
+        raise explained(error) if error else FlowFailed(STOPPED)
+
+    def _paced(self, query: Any, interval_ms: float) -> JavaObject:
+        """Take over the trigger of a query that is in its first batch."""
+        try:
+            return self.job.jvm.tailrace.Pacer.install(query._jsq.streamingQuery(), interval_ms)
+        except Exception as error:
+            raise EnvironmentUnfit(
+                f"This version of Spark ({self.job.spark.version}) does not let its trigger be "
+                "paced: install a PySpark that this version of Tailrace supports."
+            ) from error
+
+    def _hold(self, query: StreamingQuery) -> None:
+        """Let the batch at hand finish and no other begin."""
+        if self._pacer is not None:
+            self._pacer.hold()
+            while query.isActive and not self._pacer.awaitHeld(1_000):
+                pass
+
+    def _end(self, query: StreamingQuery) -> None:
+        if query.isActive:
+            query.stop()
+        elif self._error is not None:
+            raise self._error

@@ -1,0 +1,76 @@
+"""What a task measures of the steps that it runs. Kept light: every worker imports it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tailrace.profile.histogram import GAMMA, SMALLEST_MS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SAMPLE_EVERY = 127
+"""One record in so many is timed on its own, for the variance of the service time. Odd, so that
+data with a short period does not always offer the same record."""
+
+MOST_KEYS = 16
+
+_LOG_GAMMA = math.log(GAMMA)
+
+
+@dataclass(slots=True)
+class Meter:
+    """What one task saw of one step. Plain attributes: it is added to for every Arrow batch.
+
+    The ages are sums over records, in microseconds since their arrival, where that is known.
+    """
+
+    sample_every: int = SAMPLE_EVERY
+    records_in: int = 0
+    records_out: int = 0
+    errors: int = 0
+    busy_ns: int = 0
+    sampled: int = 0
+    sampled_sum_ms: float = 0.0
+    sampled_square_ms: float = 0.0
+    entered_ms: float = 0.0
+    left_ms: float = 0.0
+    age_in_us: int = 0
+    age_out_us: int = 0
+    residence: Counter[int] = field(default_factory=Counter)
+    keys: Counter[str] = field(default_factory=Counter)
+    dead: list[tuple[str, str]] = field(default_factory=list)
+
+    def passed(self, records: int, out: int, began_ns: int, ended_ns: int) -> None:
+        """Count an Arrow batch that went through. Means of moments, in ms since the epoch."""
+        self.records_in += records
+        self.records_out += out
+        took_ns = ended_ns - began_ns
+        self.busy_ns += took_ns
+        if not records:
+            return
+        share = records / self.records_in
+        self.entered_ms += (began_ns / 1e6 - self.entered_ms) * share
+        self.left_ms += (ended_ns / 1e6 - self.left_ms) * share
+        above = max(took_ns / 1e6, SMALLEST_MS) / SMALLEST_MS
+        self.residence[math.ceil(math.log(above) / _LOG_GAMMA - 1e-9)] += records
+
+    def sample(self, took_ns: int) -> None:
+        """Count the time of one record."""
+        took_ms = took_ns / 1e6
+        self.sampled += 1
+        self.sampled_sum_ms += took_ms
+        self.sampled_square_ms += took_ms * took_ms
+
+    def count_keys(self, column: pa.Array) -> None:
+        """Count the keys of a batch, keeping the most frequent ones."""
+        for entry in column.value_counts():
+            self.keys[str(entry["values"].as_py())] += entry["counts"].as_py()
+        if len(self.keys) > 4 * MOST_KEYS:
+            self.keys = Counter(dict(self.keys.most_common(MOST_KEYS)))
+
+
+Meters = dict[tuple[str, int], Meter]

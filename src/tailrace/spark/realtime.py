@@ -1,0 +1,201 @@
+"""The real-time backend: long tasks through which records flow one by one.
+
+One streaming query per flow, with ``trigger(realTime=...)``. Chains get their records through our
+own hand-over (``jvm/src/tailrace/HandOver.java``); steps with partitions of their own sit behind a
+pipelined shuffle. Tasks say what they measure as they run (``beacon.py``, ``live.py``), and the
+lifetimes of open batches change as they run. Where a plan needs another query, the batch at hand
+is ended before its time, so that nothing is repeated.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as sf
+
+from tailrace.errors import EnvironmentUnfit, InputError
+from tailrace.plan import chain_name
+from tailrace.spark.backend import Backend, Job, now_us
+from tailrace.spark.chain import TAG
+from tailrace.spark.live import Ear, seen
+from tailrace.spark.settings import EXTENSION, conf_of
+from tailrace.spark.sinks import Each, StreamSink
+from tailrace.spark.step import Compilation, carried
+from tailrace.spark.trace import outputs_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from tailrace.control import LiveController
+    from tailrace.flow import Graph
+    from tailrace.plan import Plan
+
+SHORTEST_BATCH_MS = 5_000.0
+"""The shortest real-time batch that Spark allows unless told otherwise."""
+
+NEEDED = {
+    "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
+    "spark.sql.streaming.realTimeMode.asyncProgressTrackingByDefault.enabled": "false",
+    "spark.sql.streaming.realTimeMode.dangerouslyAllowCheckpointV1.enabled": "true",
+}
+"""What a session is told when its first flow in real-time mode starts; nothing else heeds it.
+
+The list of allowed operators has none that runs Python. Its log is written batch by batch, since
+the state of keyed steps is kept by batch. And it may go on with the log that micro-batches wrote,
+which is dangerous only for operators of Spark's that keep state.
+"""
+
+
+class RealTime(Backend):
+    """Runs a job in real-time mode."""
+
+    def __init__(self, job: Job, controller: LiveController) -> None:
+        """Refuse what cannot run; nothing is started yet."""
+        super().__init__(job, controller)
+        self.controller = controller
+        check(job, controller.graph, controller.plan)
+        self._compiled: Plan | None = None
+        self._lifetimes: dict[str, float] = {}
+        self._ear = Ear(job.spark.sparkContext, controller.hear)
+
+    @property
+    def unheard(self) -> int:
+        """How many measurements were lost on their way."""
+        return self._ear.lost
+
+    def _release(self) -> None:
+        self._ear.close()
+
+    # --- the life of the query -------------------------------------------------------------
+
+    def _start_query(self) -> None:
+        job, plan = self.job, self.controller.plan
+        self._pacer = self._query = None
+        self._compiled = plan
+        self._set_lifetimes(plan)
+        job.jvm.tailrace.BatchClock.install()
+        job.jvm.tailrace.Sweep.every(plan.flush_ms)
+        (name, sink), *_ = job.sinks.items()
+        for key, value in NEEDED.items():
+            job.spark.conf.set(key, value)
+        writer = sink.attach(self._output(name, sink))  # type: ignore[attr-defined]
+        self._query = (
+            writer.queryName(job.name)
+            .outputMode("update")
+            .trigger(realTime=f"{max(plan.interval_ms, SHORTEST_BATCH_MS):.0f} milliseconds")
+            .option("checkpointLocation", str(job.directory / "checkpoint"))
+            .start()
+        )
+
+    def _output(self, name: str, sink: Any) -> DataFrame:
+        """The pipeline on records that bear the time of their arrival, seen at its end."""
+        job = self.job
+        arrived = job.arrived
+        if arrived is None:
+            raise InputError(
+                "No column says when records arrived, and in real-time mode nothing else does: "
+                "name one with Flow(..., arrived='column')."
+            )
+        micros = sf.unix_micros(sf.col(arrived).cast("timestamp"))
+        visible = job.frame.columns
+        source = job.frame.withColumn(TAG, micros).select(*(sf.col(f"`{c}`") for c in visible))
+        beacon = self._ear.beacon if job.measured else None
+        compilation = Compilation(self._compiled, self.controller.graph, beacon=self._ear.beacon)
+        with compilation.active():
+            output = next(iter(outputs_of(job.pipeline, source).values()))
+            if isinstance(sink, Each):
+                output = sink.last(output)
+        return output if beacon is None else seen(carried(output), beacon, name)
+
+    def _look(self) -> bool:
+        if self._query is not None and self._pacer is None and self._query.lastProgress is None:
+            self._pace(self._query)
+        plan = self.controller.tick(now_us())
+        if plan.lifetimes_ms != self._lifetimes:
+            self._set_lifetimes(plan)
+        compiled = self._compiled
+        return compiled is not None and (
+            (plan.chains, plan.partitions, plan.flush_ms, plan.interval_ms)
+            != (compiled.chains, compiled.partitions, compiled.flush_ms, compiled.interval_ms)
+        )
+
+    def _pace(self, query: StreamingQuery) -> None:
+        """Take over the trigger, so that the query can be held between two batches."""
+        if query.status["isTriggerActive"]:
+            self._pacer = self._paced(query, 0.0)
+
+    def _stop_query(self) -> None:
+        query = self._query
+        if query is None:
+            return
+        while self._pacer is None and query.isActive:
+            self._pace(query)
+            threading.Event().wait(0.01)
+        clock = self.job.jvm.tailrace.BatchClock
+        identity = str(query.id)
+        clock.end(identity)
+        try:
+            self._hold(query)
+            self._end(query)
+        finally:
+            clock.goOn(identity)
+
+    def _set_lifetimes(self, plan: Plan) -> None:
+        for chain in plan.chains:
+            name = chain_name(chain)
+            self.job.jvm.tailrace.Lifetime.set(name, float(plan.lifetimes_ms.get(name, 0.0)))
+        self._lifetimes = dict(plan.lifetimes_ms)
+
+
+def check(job: Job, graph: Graph, plan: Plan) -> None:
+    """Refuse a job that real-time mode cannot run, before anything is started."""
+    obstacles = why_not(job, graph)
+    if obstacles:
+        raise InputError(f"The flow cannot run in real-time mode: {obstacles[0]}")
+    needed = slots_needed(job, plan)
+    slots = job.spark.sparkContext.defaultParallelism
+    if needed > slots:
+        raise EnvironmentUnfit(
+            f"In real-time mode the flow holds {needed} slots and the session has {slots}: "
+            f"use fewer partitions, or a session with more slots (local[{needed}] may have more "
+            "than there are cores)."
+        )
+
+
+def why_not(job: Job, graph: Graph) -> list[str]:
+    """What stands against running a job in real-time mode, in sentences that say what to do."""
+    found = []
+    if conf_of(job.spark, EXTENSION.key) != EXTENSION.value:
+        found.append(
+            f"the session was built without {EXTENSION.key}={EXTENSION.value}; build it with "
+            "tailrace.session(), or set that."
+        )
+    if not _reads_live(job):
+        found.append(
+            "its source cannot be read in real-time mode; use Kafka or a load to replay, or "
+            "backend='microbatch'."
+        )
+    if len(job.sinks) > 1 or graph.forks():
+        found.append(
+            "its ways part, and Spark reads a source in real-time mode for one way only; make "
+            "each output a flow of its own, or use backend='microbatch'."
+        )
+    found.extend(
+        f"the sink '{type(sink).__name__.lower()}' takes whole batches; use kafka, each or "
+        "discard, or backend='microbatch'."
+        for sink in job.sinks.values()
+        if not isinstance(sink, StreamSink)
+    )
+    return found
+
+
+def slots_needed(job: Job, plan: Plan) -> int:
+    """The tasks that run at once: those of the source, and those behind every shuffle."""
+    return (job.source_partitions or 1) + sum(plan.partitions.values())
+
+
+def _reads_live(job: Job) -> bool:
+    """Whether the source implements Spark's interface for real-time reading."""
+    return bool(job.jvm.tailrace.Tag.readsLive(job.frame._jdf))

@@ -1,0 +1,344 @@
+"""The state of one step in one partition: in memory, and on disk as of every batch.
+
+A batch writes its state before Spark commits it. So after a crash the disk may hold the work of
+batches that were never committed, of attempts that failed, and of attempts that run on though
+nobody waits for them. What is right is what the last attempt at the last committed batch wrote.
+Three things make it found, always:
+
+- Every attempt writes files of its own, named by the batch and a random nonce. Nothing is ever
+  overwritten.
+- Every file names its parent, the file of the batch before that it builds on. So one file
+  determines all others that make up its version.
+- An attempt that opens version ``v`` puts a claim in place: it will write ``v + 1``, on a parent
+  that it names. Among several files of one version the one of the last claim counts, and from the
+  next claim on the one that was named parent. An attempt that was superseded may still write,
+  but nobody reads it.
+
+What this cannot tell apart are two attempts of which the one that Spark gave up on made its
+claim last and ran to its end. Spark runs attempts side by side only in speculation, where both
+see the same records.
+
+After the crash of a process, or of all of them, the state is exact. The same holds for a power
+failure as far as the disk keeps what it acknowledged, but for the renames of the last moments:
+directories are not flushed. A version whose rename was lost is missed when it is opened, and said.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tailrace.errors import FlowFailed, StepFailed
+from tailrace.state.files import (
+    NO_FILE,
+    Claim,
+    Link,
+    Name,
+    names_in,
+    read_claim,
+    read_link,
+    read_records,
+    write_claim,
+    write_link,
+)
+from tailrace.state.plain import NotPlain, Packer
+from tailrace.state.state import State, canonical, shown
+from tailrace.state.timers import Timers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from tailrace.state.state import Key
+
+LIMIT_BYTES = 1 << 30
+MOST_DELTAS = 250
+"""Reading so many small files took 20 ms; a snapshot of a large state takes far longer."""
+
+WEIGH_EVERY = 10_000
+
+
+class Store:
+    """The states of one step in one partition, under the rules of this module.
+
+    ``open(v)`` makes ``values`` what they were at the end of batch ``v``, ``touch`` notes a key
+    before its state is changed, ``write(v + 1)`` makes a version of what they are then.
+
+    A version is written as a delta, the keys that were touched, or as a snapshot, all keys. A
+    snapshot is due when the deltas since the last one have outgrown it, so that over time no more
+    than twice the changes is written, or when there are ``most_deltas`` of them.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        step: str | None = None,
+        partition: int | None = None,
+        limit_bytes: int = LIMIT_BYTES,
+        most_deltas: int = MOST_DELTAS,
+    ) -> None:
+        """Nothing is read before ``open``. ``step`` and ``partition`` are for messages."""
+        self.directory = directory
+        self.limit_bytes = limit_bytes
+        self.values: dict[Key, State] = {}
+        self.timers = Timers(self.values)
+        self.newest_event_us: int | None = None
+        self.size_bytes = 0
+        self.version: int | None = None
+        self.attempt: str | None = None
+        self._most_deltas = most_deltas
+        self._where = (
+            f"step '{directory.parent.name if step is None else step}', "
+            f"partition {directory.name if partition is None else partition}"
+        )
+        self._head = NO_FILE
+        self._chain: list[Link] = []
+        self._touched: dict[Key, None] = {}
+        self._unweighed: dict[Key, None] = {}
+        self._touches = 0
+
+    # --- opening --------------------------------------------------------------------------------
+
+    def open(self, version: int) -> None:
+        """Make the memory hold the state as of the end of batch ``version``; -1 is before any.
+
+        ``version`` is committed. What was opened before and not written is given up. If the
+        memory is at this very version, or at one that it builds on, only what is missing is read.
+        """
+        with self._speaking("opened"):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            claim, names = read_claim(self.directory), names_in(self.directory)
+            head = self._head_of(version, claim, names)
+            if self._touched:
+                self.version = None
+            if (self.version, self._head) != (version, head):
+                self._load(version, head)
+            self.attempt = os.urandom(8).hex()
+            contested = any(name.version == version + 1 for name in names)
+            mine = Claim(version + 1, self.attempt, head)
+            write_claim(self.directory, mine, flush=contested)
+            self._clean(version, claim, names)
+
+    def _head_of(self, version: int, claim: Claim | None, names: list[Name]) -> str:
+        """The nonce of the file that counts for a version."""
+        if version < 0:
+            return NO_FILE
+        if claim and claim.version > version:
+            return self._ancestor(version, claim)
+        found = [n for n in names if n.version == version and n.kind != "claim" and not n.temporary]
+        if not found:
+            raise self._missing(version)
+        if claim and claim.version == version and any(n.nonce == claim.nonce for n in found):
+            return claim.nonce
+        return max(found, key=self._written_at).nonce
+
+    def _written_at(self, name: Name) -> int:
+        return (self.directory / name.text).stat().st_mtime_ns
+
+    def _ancestor(self, version: int, claim: Claim) -> str:
+        """The file of a version that the claim, for a later one, builds on."""
+        nonce = claim.parent
+        for later in range(claim.version - 1, version, -1):
+            nonce = self._link(later, nonce).parent
+        return nonce
+
+    def _link(self, version: int, nonce: str) -> Link:
+        try:
+            return read_link(self.directory, version, nonce)
+        except FileNotFoundError:
+            raise self._missing(version) from None
+
+    def _missing(self, version: int) -> FlowFailed:
+        return FlowFailed(
+            f"The state of {self._where}, as of batch {version}, is not in {self.directory}: put "
+            "back a copy of the directory, or start the flow with a new checkpoint, which loses "
+            "its state."
+        )
+
+    def _load(self, version: int, head: str) -> None:
+        """Read the newest snapshot up to a version and the deltas after it, or those unknown."""
+        missed: list[Link] = []
+        reached, nonce = version, head
+        while reached >= 0 and (self.version, self._head) != (reached, nonce):
+            missed.append(self._link(reached, nonce))
+            if missed[-1].snapshot:
+                break
+            reached, nonce = reached - 1, missed[-1].parent
+        self.version = None
+        if reached < 0 or (missed and missed[-1].snapshot):
+            self._empty()
+        for link in reversed(missed):
+            self._apply(link)
+            self._chain.append(link)
+        if len(missed) == 1 and missed[0].snapshot:
+            self._chain[:0] = self._older(missed[0])
+        self.version, self._head = version, head
+        self.timers = Timers(self.values)
+
+    def _empty(self) -> None:
+        self.values.clear()
+        self._chain.clear()
+        self._touched.clear()
+        self._unweighed.clear()
+        self._touches = 0
+        self.newest_event_us = None
+        self.size_bytes = 0
+
+    def _apply(self, link: Link) -> None:
+        records = read_records(self.directory, link)
+        self.newest_event_us = next(records)[0]
+        values = self.values
+        for (key, contents, timer_us), size in records:
+            key = canonical(key)  # noqa: PLW2901 - it is the same key
+            before = values.pop(key, None)
+            if before is not None:
+                self.size_bytes -= before.size
+            if contents is not None:
+                values[key] = state = State(contents, timer_us)
+                state.size = size
+                self.size_bytes += size
+
+    def _older(self, link: Link) -> list[Link]:
+        """The files that restore the version before a snapshot, as far as they are there."""
+        found: list[Link] = []
+        with suppress(FileNotFoundError):
+            while link.version > 0 and not (found and link.snapshot):
+                link = read_link(self.directory, link.version - 1, link.parent)
+                found.insert(0, link)
+        return found
+
+    def _clean(self, version: int, before: Claim | None, names: list[Name]) -> None:
+        """Remove what restores neither the version that is open nor the one before.
+
+        Spark has committed the open version; the one before is kept for when a power failure
+        took that commit. Names decide, not ages: of the batch that is run now the files and
+        temporary files of an attempt go when it was superseded twice, so that a batch which
+        crashes again and again does not fill the disk.
+        """
+        bases = [i for i, k in enumerate(self._chain) if k.snapshot and k.version < version]
+        del self._chain[: bases[-1] if bases else 0]
+        kept = {link.name for link in self._chain}
+        last = before.nonce if before and before.version == version + 1 else None
+        for name in names:
+            if name.version <= version:
+                gone = name.text not in kept
+            else:
+                rival = name.version == version + 1 and name.kind != "claim"
+                gone = rival and last is not None and name.nonce != last
+            if gone:
+                (self.directory / name.text).unlink(missing_ok=True)
+
+    # --- changing -------------------------------------------------------------------------------
+
+    def touch(self, key: Key) -> None:
+        """Note that the state of a key is about to change."""
+        self._touched[key] = None
+        self._unweighed[key] = None
+        self._touches += 1
+        if self._touches >= WEIGH_EVERY:
+            self._weigh()
+
+    def put(self, key: Key, state: State) -> None:
+        """Give a key a state."""
+        self.forget(key)
+        self.values[key] = state
+        self.size_bytes += state.size
+
+    def forget(self, key: Key) -> None:
+        """Let go of a key."""
+        state = self.values.pop(key, None)
+        if state is not None:
+            self.size_bytes -= state.size
+
+    def _weigh(self) -> None:
+        """See how large the states have become within a batch, and refuse too much.
+
+        A batch of the real-time mode may be long. It costs at most one serialisation for every
+        touch; a write weighs in passing.
+        """
+        packer = Packer()
+        for _ in self._packed(packer, self._unweighed):
+            packer.take()
+        self._unweighed.clear()
+        self._touches = 0
+
+    def _packed(self, packer: Packer, keys: Iterable[Key]) -> Iterator[None]:
+        for key in keys:
+            state = self.values.get(key)
+            try:
+                if state is None:
+                    packer.add((key, None, None))
+                else:
+                    size = packer.add((key, dict(state), state.timer_us))
+                    self.size_bytes += size - state.size
+                    state.size = size
+            except NotPlain as error:
+                raise self.unfit(key, error) from error
+            yield
+        if self.size_bytes > self.limit_bytes:
+            raise StepFailed(
+                f"The state of {self._where}, takes {self.size_bytes:,} bytes for "
+                f"{len(self.values):,} keys and the limit is {self.limit_bytes:,}: use more "
+                "partitions, forget keys with state.clear() or a timer, or raise the limit."
+            )
+
+    def unfit(self, key: Key, error: NotPlain) -> StepFailed:
+        """What to say of a state that is not plain data."""
+        return StepFailed(
+            f"The state of {self._where}, for key {shown(key)} cannot be kept, because {error}: "
+            "keep numbers, texts, dates, lists, dicts and the like instead."
+        )
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def write(self, version: int) -> None:
+        """Make a version of what the memory holds; only then does the memory count as it.
+
+        Also when nothing has changed: a later batch needs a file to build on.
+        """
+        if self.attempt is None or self.version is None or version != self.version + 1:
+            raise ValueError(f"batch {version} was written, but {self.version} was opened")
+        link = Link(version, self.attempt, self._head, self._snapshot_due())
+        packer = Packer()
+        packer.add(self.newest_event_us)
+        records = self._packed(packer, self.values if link.snapshot else self._touched)
+        with self._speaking("written"):
+            size = write_link(self.directory, link, packer, _after_one(records))
+        self._chain.append(replace(link, size=size))
+        self.version, self._head, self.attempt = version, link.nonce, None
+        self._touched.clear()
+        self._unweighed.clear()
+        self._touches = 0
+
+    def _snapshot_due(self) -> bool:
+        deltas = size = 0
+        for link in reversed(self._chain):
+            if link.snapshot:
+                return deltas >= self._most_deltas or size >= link.size
+            deltas, size = deltas + 1, size + link.size
+        return True
+
+    @contextmanager
+    def _speaking(self, done: str) -> Iterator[None]:
+        """Say in a sentence what the operating system refused."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise FlowFailed(
+                f"The state of {self._where}, could not be {done}, because {error.filename} is "
+                "gone: another attempt at this batch has taken over, or somebody removed files."
+            ) from error
+        except OSError as error:
+            raise FlowFailed(
+                f"The state of {self._where}, could not be {done} in {self.directory} "
+                f"({error.strerror}): see to the disk and its rights, then start the flow again."
+            ) from error
+
+
+def _after_one(records: Iterable[None]) -> Iterator[Any]:
+    """The records, and before them the one that tells the newest event time."""
+    yield None
+    yield from records

@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from itertools import count, product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
+
+from tailrace.bench.broker import Broker, connector_jars
+from tailrace.errors import EnvironmentUnfit, InputError
+from tailrace.spark import kafka
+from tailrace.spark.settings import JAR, session
+from tailrace.spark.step import step
+
+from .flows import Running, observed
+from .support import by_value, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+needs_spark = pytest.mark.spark
+by_value(__name__)
+
+SOMEWHERE = "127.0.0.1:9092"
+RECORDS = 400
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """A session with the connector: the one that runs, if it has it, or one of this module's."""
+    running = SparkSession.getActiveSession()
+    try:
+        if running is not None:
+            kafka.require_connector(running)
+            yield running
+            return
+        jars = [str(JAR), *map(str, connector_jars())]
+    except EnvironmentUnfit as unfit:
+        pytest.skip(str(unfit))
+    paths = {"spark.jars": ",".join(jars), "spark.driver.extraClassPath": ":".join(jars)}
+    own = session("tests-kafka", master="local[2]", settings=paths)
+    yield own
+    own.stop()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    try:
+        broker = Broker()
+    except EnvironmentUnfit as unfit:
+        pytest.skip(str(unfit))
+    with broker:
+        yield broker
+
+
+_numbers = count()
+
+
+@pytest.fixture
+def topics(broker: Broker) -> tuple[str, str]:
+    """A topic to read from and one to write to, nobody else's, two partitions each."""
+    number = next(_numbers)
+    names = f"from-{number}", f"to-{number}"
+    for name in names:
+        broker.create_topic(name, 2, message_timestamp_type="LogAppendTime")
+    return names
+
+
+def send(broker: Broker, topic: str, numbers: range) -> None:
+    producer = Producer({"bootstrap.servers": broker.servers, "linger.ms": 0})
+    for number in numbers:
+        producer.produce(topic, str(number), key=f"k{number % 7}")
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+class Topic:
+    """What is in a topic, read as it grows."""
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self.held: Counter[tuple[str, str]] = Counter()
+        self._consumer = Consumer(
+            {"bootstrap.servers": broker.servers, "group.id": name, "enable.auto.commit": False}
+        )
+        self._consumer.assign([TopicPartition(name, part, 0) for part in range(2)])
+
+    def __enter__(self) -> Topic:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def holds(self, records: int) -> Callable[[], bool]:
+        """Whether so many different records have come."""
+
+        def look() -> bool:
+            for message in self._consumer.consume(1000, timeout=0.1):
+                key, value = message.key(), message.value()
+                if message.error() is None:
+                    self.held[(key or b"").decode(), (value or b"").decode()] += 1
+            return len(self.held) >= records
+
+        return look
+
+
+def doubled(numbers: range) -> Counter[tuple[str, str]]:
+    return Counter((f"k{n % 7}", str(2 * n)) for n in numbers)
+
+
+def double(records: DataFrame) -> DataFrame:
+    function = step(
+        "double", lambda row: (row.key, str(2 * int(row.value))), "key string, value string"
+    )
+    return records.transform(function)
+
+
+def natively_doubled(records: DataFrame) -> DataFrame:
+    return records.selectExpr("key", "CAST(2 * CAST(value AS BIGINT) AS STRING) AS value")
+
+
+def opened(spark: SparkSession, broker: Broker, topic: str, path: Path) -> DataFrame:
+    return kafka.source(broker.servers, topic, starting="earliest").open(spark, path).frame
+
+
+@needs_spark
+def test_a_flow_carries_every_record_from_topic_to_topic_and_takes_kafkas_time_as_arrival(
+    spark: SparkSession, broker: Broker, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    send(broker, topics[0], range(RECORDS))
+    flow = observed(
+        double,
+        kafka.sink(broker.servers, topics[1]),
+        source=lambda session: opened(session, broker, topics[0], tmp_path),
+        arrived="timestamp",
+    )
+    with Topic(broker, topics[1]) as results, Running(spark, flow) as running:
+        until(results.holds(RECORDS), "every record came")
+        send(broker, topics[0], range(RECORDS, 2 * RECORDS))
+        until(results.holds(2 * RECORDS), "the later records came")
+        assert results.held == doubled(range(2 * RECORDS))
+        until(lambda: sum(m.records for m in running.measures) == 2 * RECORDS, "all were measured")
+        assert all(measure.age_ms.mean >= 0 for measure in running.measures)
+
+
+@needs_spark
+def test_a_source_gives_text_and_where_and_when_a_record_came(
+    spark: SparkSession, broker: Broker, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    source = kafka.source(broker.servers, topics[0]).open(spark, tmp_path)
+    assert source.arrived == "timestamp"
+    assert dict(source.frame.dtypes) == {
+        "key": "string",
+        "value": "string",
+        "topic": "string",
+        "partition": "int",
+        "offset": "bigint",
+        "timestamp": "timestamp",
+    }
+
+
+@needs_spark
+def test_real_time_mode_carries_every_record_once(
+    spark: SparkSession, broker: Broker, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    with in_real_time(spark, broker, topics, tmp_path), Topic(broker, topics[1]) as results:
+        send(broker, topics[0], range(RECORDS))
+        until(results.holds(RECORDS), "every record came")
+        send(broker, topics[0], range(RECORDS, 2 * RECORDS))
+        until(results.holds(2 * RECORDS), "the later records came")
+        assert results.held == doubled(range(2 * RECORDS))
+
+
+@needs_spark
+def test_real_time_mode_goes_on_by_itself_when_the_broker_is_killed_and_comes_back(
+    spark: SparkSession, broker: Broker, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    with in_real_time(spark, broker, topics, tmp_path) as query:
+        with Topic(broker, topics[1]) as results:
+            send(broker, topics[0], range(RECORDS))
+            until(results.holds(RECORDS), "every record came before the fall")
+        broker.kill()
+        broker.start()
+        send(broker, topics[0], range(RECORDS, 2 * RECORDS))
+        with Topic(broker, topics[1]) as results:
+            until(results.holds(2 * RECORDS), "every record came after the fall")
+            assert set(results.held) == set(doubled(range(2 * RECORDS)))
+        assert query.isActive
+
+
+class in_real_time:  # noqa: N801 - read as "with in_real_time(...)"
+    """A query in real-time mode that runs while the block does."""
+
+    def __init__(
+        self, spark: SparkSession, broker: Broker, topics: tuple[str, str], path: Path
+    ) -> None:
+        sink = kafka.sink(broker.servers, topics[1])
+        sink.prepare(spark, "one")
+        frame = natively_doubled(opened(spark, broker, topics[0], path))
+        writer = sink.stream(frame).outputMode("update")
+        writer = writer.trigger(realTime="5 seconds")  # type: ignore[call-overload] # not in stubs
+        self.query = writer.option("checkpointLocation", str(path / "checkpoint")).start()
+
+    def __enter__(self) -> Any:
+        return self.query
+
+    def __exit__(self, *_: object) -> None:
+        self.query.stop()
+
+
+@needs_spark
+def test_a_batch_that_is_written_again_is_sent_again(
+    spark: SparkSession, broker: Broker, topics: tuple[str, str]
+) -> None:
+    sink = kafka.sink(broker.servers, topics[1])
+    frame = spark.createDataFrame([("k", str(n)) for n in range(5)], "key string, value string")
+    for _ in range(2):
+        sink.write(frame, 3)()
+    with Topic(broker, topics[1]) as results:
+        until(lambda: results.holds(5)() and results.held.total() == 10, "each came twice")
+    assert set(results.held.values()) == {2}
+
+
+@needs_spark
+def test_a_topic_that_is_not_there_is_said_before_a_query_starts(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "ASK_MS", 3_000)
+    with pytest.raises(EnvironmentUnfit, match=r"does not give the topic 'misspelt' \(.+\): "):
+        opened(spark, broker, "misspelt", tmp_path)
+
+
+@needs_spark
+def test_a_server_that_accepts_and_never_answers_is_not_waited_for(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "ASK_MS", 2_000)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        source = kafka.source(f"127.0.0.1:{mute.getsockname()[1]}", "any")
+        with pytest.raises(EnvironmentUnfit, match=r"does not give the topic 'any'"):
+            source.open(spark, tmp_path)
+
+
+@needs_spark
+def test_a_session_without_the_connector_is_told_how_to_get_it(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "FORMAT", "kafka-of-nobody")
+    coordinates = f"spark-sql-kafka-0-10_2.13:{spark.version}"
+    with pytest.raises(EnvironmentUnfit, match=f"no Kafka connector: .*{coordinates}"):
+        kafka.sink(SOMEWHERE, "results").prepare(spark, "one")
+
+
+def nobody() -> str:
+    """An address where nobody listens, just given back."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        return f"127.0.0.1:{gone.getsockname()[1]}"
+
+
+def test_a_kafka_that_is_down_is_named_with_its_address() -> None:
+    address = nobody()
+    with pytest.raises(EnvironmentUnfit) as refused:
+        kafka.require_reachable(address)
+    assert str(refused.value) == (
+        f"Kafka cannot be reached ({address}: Connection refused): start it, or mend the address."
+    )
+
+
+def test_one_server_of_several_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as up:
+        kafka.require_reachable(f"{nobody()}, 127.0.0.1:{up.getsockname()[1]}")
+
+
+@pytest.mark.parametrize("servers", ["", "host", "host:", ":9092", "host:0", "host:70000", "a:1,"])
+def test_an_address_that_is_none_is_refused(servers: str) -> None:
+    with pytest.raises(InputError, match=r"is not the address of a Kafka server: write host:port"):
+        kafka.source(servers, "topic")
+
+
+@given(st.text(max_size=8))
+def test_a_topic_is_refused_exactly_when_kafka_would_refuse_its_name(name: str) -> None:
+    letters = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    if name and set(name) <= letters and name not in {".", ".."}:
+        assert kafka.sink(SOMEWHERE, name).topic == name
+    else:
+        with pytest.raises(InputError, match=r"is not the name of a Kafka topic"):
+            kafka.sink(SOMEWHERE, name)
+
+
+@pytest.mark.parametrize("option", ["subscribe", "startingOffsets", "kafka.bootstrap.servers"])
+def test_an_option_that_contradicts_the_arguments_is_refused(option: str) -> None:
+    with pytest.raises(InputError, match=f"'{option}' says what the arguments say already"):
+        kafka.source(SOMEWHERE, "topic", options={option: "other"})
+
+
+def test_a_source_starts_at_one_of_two_ends() -> None:
+    with pytest.raises(InputError, match="write 'latest' or 'earliest'"):
+        kafka.source(SOMEWHERE, "topic", starting="yesterday")
+
+
+def test_options_of_the_user_win_over_ours() -> None:
+    sink = kafka.sink(SOMEWHERE, "topic", options={"kafka.linger.ms": "7"})
+    assert sink.stream_options()["kafka.linger.ms"] == "7"
+
+
+TEXT, BYTES, NUMBER = StringType(), BinaryType(), LongType()
+KINDS = (None, TEXT, BYTES, NUMBER)
+
+
+@pytest.mark.parametrize(("key", "value", "other"), [*product(KINDS, KINDS, (None, TEXT))])
+def test_only_a_value_and_perhaps_a_key_of_text_or_bytes_can_be_sent(
+    key: DataType | None, value: DataType | None, other: DataType | None
+) -> None:
+    schema = StructType()
+    for name, kind in (("key", key), ("value", value), ("extra", other)):
+        if kind is not None:
+            schema = schema.add(name, kind)
+    sink = kafka.sink(SOMEWHERE, "results")
+    if value in (TEXT, BYTES) and key in (None, TEXT, BYTES) and other is None:
+        sink.check(schema)
+    else:
+        with pytest.raises(InputError, match=r"The output for the Kafka topic 'results' "):
+            sink.check(schema)
