@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
     from tailrace.report.data import Report
-    from tailrace.spark import sinks
+    from tailrace.spark import kafka, sinks
     from tailrace.spark.flow import Flow, Run
     from tailrace.spark.settings import session
     from tailrace.spark.sources import replay
-    from tailrace.spark.step import batch_step, flat_step, step
+    from tailrace.spark.step import batch_step, flat_step, keyed_step, step
 
 __all__ = [
     "Constraint",
@@ -30,6 +30,8 @@ __all__ = [
     "TailraceError",
     "batch_step",
     "flat_step",
+    "kafka",
+    "keyed_step",
     "load",
     "replay",
     "session",
@@ -48,9 +50,11 @@ _HOMES = {
     "TailraceError": "tailrace.errors",
     "batch_step": "tailrace.spark.step",
     "flat_step": "tailrace.spark.step",
+    "keyed_step": "tailrace.spark.step",
     "load": "tailrace",
     "replay": "tailrace.spark.sources",
     "session": "tailrace.spark.settings",
+    "kafka": "tailrace.spark",
     "sinks": "tailrace.spark",
     "step": "tailrace.spark.step",
 }
@@ -64,6 +68,6 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'tailrace' has no attribute {name!r}")
     home = _HOMES[name]
-    if name in ("load", "sinks"):
+    if name in ("kafka", "load", "sinks"):
         return importlib.import_module(f"{home}.{name}")
     return getattr(importlib.import_module(home), name)

@@ -24,13 +24,20 @@ class OnError(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A named operator. ``scale`` bounds its own number of partitions; without it, it follows."""
+    """A named operator.
+
+    ``scale`` bounds its own number of partitions; without it, it follows what flows into it. A
+    step that is ``keyed_by`` columns keeps state for every key, and has partitions of its own; one
+    that is ``timed`` does something as time passes, without a record.
+    """
 
     name: str
     schema: str
     chain: bool = True
     scale: tuple[int, int] | None = None
     on_error: OnError = OnError.FAIL
+    keyed_by: tuple[str, ...] = ()
+    timed: bool = False
 
     def __post_init__(self) -> None:
         """Refuse names and numbers that cannot work."""

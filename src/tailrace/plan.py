@@ -65,11 +65,11 @@ def first_plan(graph: Graph, interval_ms: float, slots: int) -> Plan:
 
     Chained, because a chain saves a hand-over to Python for every step after its first; it is
     taken apart when measurement shows that one task cannot carry it. A step with a scale of its
-    own gets as many partitions as there are slots, as far as its scale allows.
+    own, or with state, gets as many partitions as there are slots, as far as its scale allows.
     """
-    partitions = {
-        step.name: min(max(slots, step.scale[0]), step.scale[1])
-        for step in graph.steps
-        if step.scale is not None
-    }
+    partitions = {}
+    for step in graph.steps:
+        if step.scale is not None or step.keyed_by:
+            low, high = step.scale or (1, slots)
+            partitions[step.name] = min(max(slots, low), high)
     return Plan(interval_ms, graph.primary_chains(), partitions)

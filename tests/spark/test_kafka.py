@@ -205,7 +205,7 @@ class in_real_time:  # noqa: N801 - read as "with in_real_time(...)"
         sink = kafka.sink(broker.servers, topics[1])
         sink.prepare(spark, "one")
         frame = natively_doubled(opened(spark, broker, topics[0], path))
-        writer = sink.stream(frame).outputMode("update")
+        writer = sink.attach(frame).outputMode("update")
         writer = writer.trigger(realTime="5 seconds")  # type: ignore[call-overload] # not in stubs
         self.query = writer.option("checkpointLocation", str(path / "checkpoint")).start()
 

@@ -151,7 +151,7 @@ final class HandOver extends SparkPlan {
     @Override
     public Iterator<InternalRow> apply(Object index, Iterator<InternalRow> records) {
       TaskContext context = TaskContext.get();
-      OpenBatch batches = new OpenBatch(records, input, lifetime.here(), context);
+      OpenBatch batches = new OpenBatch(records, input, lifetime, context);
       Iterator<ColumnarBatch> results =
           new Unbuffered(this).compute(batches, context.partitionId(), context);
       batches.start();

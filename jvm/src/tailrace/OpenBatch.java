@@ -1,7 +1,6 @@
 package tailrace;
 
 import java.util.ArrayList;
-import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 import org.apache.spark.TaskContext;
@@ -21,7 +20,8 @@ import scala.collection.Iterator;
  *
  * <p>A thread of its own takes records from the operators below as they come. Whoever sends to
  * Python asks for the next batch: it gets the open one as soon as it holds a record and is as old
- * as its lifetime, or is full, or the input is at its end. While Python is busy nobody asks, and
+ * as its lifetime, or is full, or the input is at its end; and an empty one when there was none for
+ * long, if the chain wants to know how time passes. While Python is busy nobody asks, and
  * records gather: so batches grow with the load by themselves, up to the most that one may hold,
  * where the collecting thread waits and the source feels it.
  */
@@ -36,7 +36,7 @@ final class OpenBatch extends AbstractIterator<Iterator<InternalRow>> {
   static final String STAMP = "_tailrace_read";
 
   private final Iterator<InternalRow> records;
-  private final AtomicLong lifetimeNanos;
+  private final Lifetime lifetime;
   private final TaskContext context;
   private final UnsafeProjection projection;
   private final int stamp;
@@ -52,16 +52,16 @@ final class OpenBatch extends AbstractIterator<Iterator<InternalRow>> {
   private Throwable failure;
 
   OpenBatch(
-      Iterator<InternalRow> records, StructType schema, AtomicLong lifetimeNanos,
-      TaskContext context) {
+      Iterator<InternalRow> records, StructType schema, Lifetime lifetime, TaskContext context) {
     this.records = records;
-    this.lifetimeNanos = lifetimeNanos;
+    this.lifetime = lifetime;
     this.context = context;
     projection = UnsafeProjection.create(schema);
     int last = schema.length() - 1;
     stamp = last >= 0 && schema.fields()[last].name().equals(STAMP) ? last : -1;
     collector = new UninterruptibleThread(this::collect, "tailrace-collector");
     collector.setDaemon(true);
+    lifetime.arrive();
   }
 
   /** Begins to collect; the task does not end before the collector has. */
@@ -145,13 +145,14 @@ final class OpenBatch extends AbstractIterator<Iterator<InternalRow>> {
   public boolean hasNext() {
     lock.lock();
     try {
-      while (open.isEmpty() && !ended) {
-        changed.await();
+      boolean ticked = false;
+      while (open.isEmpty() && !ended && !ticked) {
+        ticked = changed.awaitNanos(lifetime.tickNanos()) <= 0;
       }
       if (failure != null) {
         throwAsIs(failure);
       }
-      return !open.isEmpty();
+      return ticked || !open.isEmpty();
     } catch (InterruptedException stopped) {
       throwAsIs(stopped);
       return false;
@@ -194,7 +195,7 @@ final class OpenBatch extends AbstractIterator<Iterator<InternalRow>> {
       changed.await();
     }
     while (open.size() < MOST && !ended) {
-      long left = openedNanos + lifetimeNanos.get() - System.nanoTime();
+      long left = openedNanos + lifetime.nanos() - System.nanoTime();
       if (left <= 0) {
         return;
       }

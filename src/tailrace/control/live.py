@@ -17,6 +17,7 @@ from tailrace.control.loop import Controller, Log, Mode, load_of
 from tailrace.goals import SOURCE, is_sink
 from tailrace.plan import chain_name
 from tailrace.policy import chaining, handover
+from tailrace.policy.backend import RealTimeCosts
 from tailrace.policy.decision import Decision
 from tailrace.profile.live import LiveInterval, LiveIntervals, Sighting, Stretch
 
@@ -98,6 +99,7 @@ class LiveController(Controller[LiveInterval]):
         self._last: dict[tuple[str, int], Sighting] = {}
         self._gaps_ms: deque[float] = deque(maxlen=GAPS)
         self._newest_batch = -1
+        self._seen: handover.RealTimeObservation | None = None
 
     def hear(self, said: Sighting | Stretch) -> None:
         """Take in what a task said; called from the thread that listens."""
@@ -152,7 +154,7 @@ class LiveController(Controller[LiveInterval]):
         self._since_change += 1
 
     def _decide(self, interval: LiveInterval, now_us: int) -> None:
-        observation = self._observe(interval)
+        observation = self._seen = self._observe(interval)
         decision = handover.decide(observation)
         self._suspect(decision.impossible)
         if self.mode is Mode.OBSERVE:
@@ -181,6 +183,22 @@ class LiveController(Controller[LiveInterval]):
         self._act(
             chaining.decide(_Loads(self.graph, self.plan, steps, self._slots, self._since_change)),
             now_us,
+        )
+
+    def costs(self) -> RealTimeCosts | None:
+        """What real-time mode takes here, as last measured; None before the first interval."""
+        seen = self._seen
+        models = [chain.model for chain in seen.chains if chain.model] if seen else []
+        if seen is None or not models:
+            return None
+        whole = next((r for r in seen.readings if r.constraint.from_source), None)
+        return RealTimeCosts(
+            tuple(models),
+            seen.gap_ms,
+            slots=1 + sum(self.plan.partitions.values()),
+            hops=len(self.plan.partitions),
+            flush_ms=seen.flush_ms,
+            sink_ms=whole.sink_ms if whole else 0.0,
         )
 
     def _observe(self, interval: LiveInterval) -> handover.RealTimeObservation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import EnvironmentUnfit, FlowFailed
 from tailrace.spark.failures import explained
+from tailrace.spark.step import state_place
+from tailrace.state.partitions import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from tailrace.control import Controller
     from tailrace.errors import TailraceError
+    from tailrace.plan import Plan
     from tailrace.spark.sinks import Sink
     from tailrace.spark.trace import Pipeline
 
@@ -87,15 +91,18 @@ class Backend(ABC):
     def start(self) -> None:
         """Start the query; it runs in the background from here on."""
         try:
+            self._prepare_state(self._controller.plan)
             self._start_query()
         except Exception as error:
             self._release()
-            raise explained(error) from error
+            self.failure = explained(error)
+            raise self.failure from error
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the run is over, at most so long; whether it is."""
-        self._thread.join(seconds)
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def stop(self) -> None:
@@ -103,7 +110,7 @@ class Backend(ABC):
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
-        self._thread.join()
+        self.wait()
 
     @abstractmethod
     def _start_query(self) -> None:
@@ -151,6 +158,16 @@ class Backend(ABC):
         error = self._error or query.exception()
         raise explained(error) if error else FlowFailed(STOPPED)
 
+    @property
+    def _state(self) -> Path:
+        return self.job.directory / "state"
+
+    def _prepare_state(self, plan: Plan) -> None:
+        """Fix the partitions of keyed steps, or refuse others than they had."""
+        for step in self._controller.graph.steps:
+            if step.keyed_by:
+                prepare(state_place(self._state, step.name), plan.partitions[step.name])
+
     def _paced(self, query: Any, interval_ms: float) -> JavaObject:
         """Take over the trigger of a query that is in its first batch."""
         try:
@@ -161,12 +178,14 @@ class Backend(ABC):
                 "paced: install a PySpark that this version of Tailrace supports."
             ) from error
 
-    def _hold(self, query: StreamingQuery) -> None:
-        """Let the batch at hand finish and no other begin."""
+    def _hold(self, query: StreamingQuery, longest_s: float = math.inf) -> None:
+        """Let the batch at hand finish and no other begin; at most so long."""
         if self._pacer is not None:
+            deadline_s = time.monotonic() + longest_s
             self._pacer.hold()
-            while query.isActive and not self._pacer.awaitHeld(1_000):
-                pass
+            while query.isActive and time.monotonic() < deadline_s:
+                if self._pacer.awaitHeld(1_000):
+                    return
 
     def _end(self, query: StreamingQuery) -> None:
         if query.isActive:

@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 
+from tailrace.spark.letters import put_aside
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tailrace.spark.letters import Letter
     from tailrace.spark.meter import Meter
 
 EVERY_US = 200_000
@@ -52,11 +55,12 @@ class Handed:
 
 @dataclass(frozen=True, slots=True)
 class Beacon:
-    """Where to speak to; travels to the workers with the chain."""
+    """Where to speak to, and where to leave dead letters; travels to workers with the chain."""
 
     host: str
     port: int
     token: str
+    letters: str = ""
 
     def speaker(self, chain: str, names: tuple[str, ...]) -> Speaker:
         """Begin to speak, for one task of a chain with these steps."""
@@ -76,12 +80,15 @@ class Speaker:
         self._number = 0
         self._spoke_us = time.time_ns() // 1_000
         self._cpu_ns = time.process_time_ns()
+        batch = context.getLocalProperty("streaming.sql.batchId") if context else None
+        self._batch, self._partition = int(batch or 0), context.partitionId() if context else 0
+        self._chain, self._letters = chain, beacon.letters
         self._fixed: dict[str, Any] = {
             "token": beacon.token,
             "speaker": f"py-{os.getpid()}-{next(_speakers)}",
             "chain": chain,
-            "batch": int(context.getLocalProperty("streaming.sql.batchId") or 0) if context else 0,
-            "partition": context.partitionId() if context else 0,
+            "batch": self._batch,
+            "partition": self._partition,
         }
 
     def is_due(self, now_us: int) -> bool:
@@ -108,6 +115,11 @@ class Speaker:
             self._socket.sendto(json.dumps(message).encode(), self._to)
         except OSError:
             return  # the next number will show that one is missing
+
+    def put_aside(self, letters: list[Letter]) -> None:
+        """Leave the dead letters of the task, when its batch is over."""
+        if letters:
+            put_aside(self._letters, self._batch, self._chain, self._partition, letters)
 
     def __del__(self) -> None:
         """Let go of the socket with the task."""

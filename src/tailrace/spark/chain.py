@@ -16,11 +16,12 @@ from pyspark import TaskContext
 
 from tailrace.plan import chain_name
 from tailrace.spark.beacon import Handed
+from tailrace.spark.keyed import BORN_NOW, KeyedRun
 from tailrace.spark.link import Passed, pass_through
 from tailrace.spark.meter import SAMPLE_EVERY, Meter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.accumulators import Accumulator
 
@@ -33,6 +34,8 @@ LAST = "(each)"
 
 TAG = "_tailrace_us"
 """The column that bears the arrival time of a record through a flow in real-time mode."""
+
+_NO_TAGS = pa.array([], pa.int64())
 
 READ = "_tailrace_read"
 """The column, last of a chain's input, that says when a record entered the open batch."""
@@ -50,9 +53,13 @@ class Chain:
         links: tuple[Link, ...],
         meters: Accumulator[Meters] | None = None,
         beacon: Beacon | None = None,
+        *,
+        tagged: bool = False,
     ) -> None:
-        """One of the two ways to report, or none."""
+        """One of the two ways to report, or none; whether records bear their arrival time."""
         self._links = links
+        self._tagged = tagged
+        self._keyed: KeyedRun | None = None
         self._meters = meters
         self._beacon = beacon
         self._sample_every = 0 if meters is None and beacon is None else SAMPLE_EVERY
@@ -69,36 +76,48 @@ class Chain:
         return chain_name(named or self.names)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass every batch through every link: as many batches come out as go in."""
-        if self._beacon is not None:
-            yield from self._pass_live(batches, self._beacon)
-            return
+        """Pass every batch through every link: as many batches come out as go in.
+
+        A chain that begins with a keyed step may add one at the end, for timers.
+        """
+        first = self._links[0]
+        self._keyed = KeyedRun(first, first.memory) if first.memory is not None else None
+        return self._live(batches, self._beacon) if self._beacon else self._by_batch(batches)
+
+    def _by_batch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         meters = self._new_meters()
         for batch in batches:
-            for link, meter in zip(self._links, meters, strict=True):
-                batch = self._pass(link, batch, meter).batch  # noqa: PLW2901 - the same records
-            yield batch
+            yield self._passed(batch, meters)
+        if self._keyed is not None:
+            yield self._passed(self._keyed.finish(meters[0]).batch, meters, start=1)
         if self._meters is not None:
             context = TaskContext.get()
             partition = context.partitionId() if context else 0
             self._meters.add({(n, partition): m for n, m in zip(self.names, meters, strict=True)})
 
-    def _new_meters(self) -> list[Meter]:
-        return [Meter(self._sample_every) for _ in self._links]
+    def _passed(self, batch: pa.RecordBatch, meters: list[Meter], start: int = 0) -> pa.RecordBatch:
+        for link, meter in zip(self._links[start:], meters[start:], strict=True):
+            batch = self._pass(link, batch, meter).batch
+        return batch
+
+    def _new_meters(self, before: Sequence[Meter] = ()) -> list[Meter]:
+        """Meters at zero; dead letters stay until the task ends."""
+        letters = [meter.dead for meter in before] or [[] for _ in self._links]
+        return [Meter(self._sample_every, dead=dead) for dead in letters]
 
     def _pass(self, link: Link, batch: pa.RecordBatch, meter: Meter) -> Passed:
-        if not self._sample_every:
-            return pass_through(link, batch, meter)
         began = time.time_ns()
-        passed = pass_through(link, batch, meter)
-        meter.passed(batch.num_rows, passed.batch.num_rows, began, time.time_ns())
-        if link.keyed_by and link.keyed_by[0] in batch.schema.names:
-            meter.count_keys(batch.column(link.keyed_by[0]))
+        if link.memory is not None and self._keyed is not None:
+            passed = self._keyed.pass_through(batch, meter)
+        else:
+            passed = pass_through(link, batch, meter)
+        if self._sample_every:
+            meter.passed(batch.num_rows, passed.batch.num_rows, began, time.time_ns())
+            if link.keyed_by and link.keyed_by[0] in batch.schema.names:
+                meter.count_keys(batch.column(link.keyed_by[0]))
         return passed
 
-    def _pass_live(
-        self, batches: Iterable[pa.RecordBatch], beacon: Beacon
-    ) -> Iterator[pa.RecordBatch]:
+    def _live(self, batches: Iterable[pa.RecordBatch], beacon: Beacon) -> Iterator[pa.RecordBatch]:
         """The same on records that bear the time of their arrival, reporting now and then."""
         gc.freeze()  # what a worker has loaded stays: collecting it would stop records for 10 ms
         meters, handed = self._new_meters(), Handed()
@@ -111,8 +130,22 @@ class Chain:
             yield _put_on(tags, records)
             if speaker.is_due(entered_us):
                 speaker.speak(handed, meters)
-                meters, handed = self._new_meters(), Handed()
+                meters, handed = self._new_meters(meters), Handed()
+        if self._keyed is not None:
+            yield self._ended(self._keyed, meters)
+        speaker.put_aside(
+            [(n, *letter) for n, m in zip(self.names, meters, strict=True) for letter in m.dead]
+        )
         speaker.speak(handed, meters)
+
+    def _ended(self, keyed: KeyedRun, meters: list[Meter]) -> pa.RecordBatch:
+        """What timers make at the end of a batch, once the state is written."""
+        passed = keyed.finish(meters[0])
+        records = passed.batch
+        tags = _tags_after(_NO_TAGS, passed) if self._tagged else None
+        for link, meter in zip(self._links[1:], meters[1:], strict=True):
+            tags, records = self._pass_tagged(link, tags, records, meter)
+        return _put_on(tags, records)
 
     def _pass_tagged(
         self, link: Link, tags: pa.Array | None, batch: pa.RecordBatch, meter: Meter
@@ -152,7 +185,9 @@ def _tags_after(tags: pa.Array, passed: Passed) -> pa.Array:
     """
     records = passed.batch.num_rows
     if passed.origins is not None:
-        return tags if len(passed.origins) == len(tags) == records else tags.take(passed.origins)
+        now_us = time.time_ns() // 1_000
+        known = tags.to_pylist()
+        return pa.array([now_us if i == BORN_NOW else known[i] for i in passed.origins], pa.int64())
     if records == len(tags):
         return tags
     mean = _sum(tags) // len(tags) if len(tags) else time.time_ns() // 1_000

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.errors import EnvironmentUnfit
+from tailrace.spark import selftest
 from tailrace.spark.java import require_java
-from tailrace.spark.settings import JAR, Finding, findings, session
+from tailrace.spark.settings import EXTENSION, JAR, Finding, conf_of, findings, session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,8 +73,12 @@ def try_session(*, plain: bool) -> tuple[Finding, ...]:
 
 
 def examine(spark: SparkSession) -> tuple[Finding, ...]:
-    """What a session lacks: its settings, and whether its Python workers can work."""
-    return (*findings(spark), *_workers(spark))
+    """What a session lacks: its settings, its Python workers, and the speed of real-time mode."""
+    found = (*findings(spark), *_workers(spark))
+    if any(finding.fatal for finding in found) or conf_of(spark, EXTENSION.key) is None:
+        return found
+    slow = selftest.examine(spark)
+    return found if slow is None else (*found, slow)
 
 
 def _workers(spark: SparkSession) -> Iterator[Finding]:

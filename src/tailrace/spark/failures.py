@@ -7,11 +7,15 @@ import re
 
 from pyspark.errors import PySparkException
 
-from tailrace.errors import FlowFailed, StepFailed, TailraceError
+from tailrace.errors import FlowFailed, InputError, StepFailed, TailraceError
 from tailrace.spark.link import FAILURE
 
 _FACTS = re.compile(re.escape(FAILURE) + r"(\{.*\})")
 _CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]*?(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
+
+_RAISED = {kind.__name__: kind for kind in (StepFailed, FlowFailed, InputError)}
+_OWN = re.compile(rf"tailrace\.errors\.({'|'.join(_RAISED)}): (.+)")
+"""What Tailrace itself raised in a worker comes back as text."""
 
 
 def explained(error: BaseException | str) -> TailraceError:
@@ -22,6 +26,9 @@ def explained(error: BaseException | str) -> TailraceError:
     facts = _FACTS.search(text)
     if facts:
         return _step_failed(facts[1])
+    said = _OWN.search(text)
+    if said:
+        return _RAISED[said[1]](said[2].strip())
     cause = (_first_cause(text) or _named(error)).rstrip(" .")
     return FlowFailed(
         f"The flow failed ({cause}): mend the cause and start again; a checkpoint resumes where it "

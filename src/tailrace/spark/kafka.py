@@ -94,9 +94,9 @@ class KafkaSource:
         """Make sure that the topic is there, and read from it."""
         require_connector(spark)
         require_reachable(self.servers)
-        _require_topic(spark, self)
+        partitions = _partitions(spark, self)
         reader = spark.readStream.format(FORMAT).options(**self.reader_options())
-        return Opened(reader.load().selectExpr(*COLUMNS), "timestamp")
+        return Opened(reader.load().selectExpr(*COLUMNS), "timestamp", partitions or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class KafkaSink:
         servers = {"kafka.bootstrap.servers": self.servers, "topic": self.topic}
         return {**_PROMPT, **servers, **self.options}
 
-    def stream(self, frame: DataFrame) -> DataStreamWriter:
+    def attach(self, frame: DataFrame) -> DataStreamWriter:
         """A writer of the stream itself, which is what real-time mode needs."""
         self.check(frame.schema)
         return frame.writeStream.format(FORMAT).options(**self.stream_options())
@@ -193,8 +193,8 @@ def require_reachable(servers: str) -> None:
     )
 
 
-def _require_topic(spark: SparkSession, wanted: KafkaSource) -> None:
-    """Ask where the topic begins, through Spark and so with all that a query would ask with."""
+def _partitions(spark: SparkSession, wanted: KafkaSource) -> int:
+    """Ask for the partitions of a topic, through Spark and so with all that a query asks with."""
     quick = {
         "kafka.default.api.timeout.ms": str(ASK_MS),
         "kafka.request.timeout.ms": str(ASK_MS // 2),
@@ -203,7 +203,7 @@ def _require_topic(spark: SparkSession, wanted: KafkaSource) -> None:
     options = {**quick, **wanted.reader_options(), "startingOffsets": "earliest"}
     batch = spark.read.format(FORMAT).options(**options).load()
     try:
-        batch._jdf.queryExecution().toRdd().getNumPartitions()
+        return int(batch._jdf.queryExecution().toRdd().getNumPartitions())
     except Py4JJavaError as error:
         reason = _deepest(str(error.java_exception))
         raise EnvironmentUnfit(

@@ -21,6 +21,7 @@ from pyspark import TaskContext
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from tailrace.spark.keyed import Memory
     from tailrace.spark.meter import Meter
 
 FAILURE = "TAILRACE-STEP-FAILED "
@@ -44,8 +45,8 @@ class RecordFailed(Exception):  # noqa: N818 - it reads as the sentence it start
 class Link:
     """One step of a chain: the user's function and what it declares.
 
-    ``kind`` is ``row`` (a record in, a record out), ``flat`` (a record in, any number out) or
-    ``batch`` (an Arrow batch in, an Arrow batch out).
+    ``kind`` is ``row`` (a record in, a record out), ``flat`` (a record in, any number out),
+    ``batch`` (an Arrow batch in, an Arrow batch out) or ``keyed``, which has a ``memory``.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Link:
     schema: pa.Schema
     on_error: str
     keyed_by: tuple[str, ...] = ()
+    memory: Memory | None = None
 
 
 class Passed(NamedTuple):
@@ -115,7 +117,9 @@ def _pass_rows(link: Link, batch: pa.RecordBatch, meter: Meter) -> Passed:
         if meter.sample_every:
             meter.sample(time.perf_counter_ns() - began)
         _call(link, rows, range(alone, min(first + every, len(rows))), made, meter)
-    return to_arrow(link, rows, made.results, made.origins, meter)
+    passed = to_arrow(link, rows, made.results, made.origins, meter)
+    one_by_one = link.kind == "row" and passed.batch.num_rows == len(rows)
+    return Passed(passed.batch) if one_by_one else passed
 
 
 class _Made(NamedTuple):
@@ -237,7 +241,7 @@ def _first_row(batch: pa.RecordBatch) -> Row:
     return next(rows_of(batch))
 
 
-def failed(link: Link, meter: Meter, row: Row, error: Exception) -> None:
+def failed(link: Link, meter: Meter, row: Row | dict[str, Any], error: Exception) -> None:
     """Deal with a record that a step could not process, as the step asked."""
     meter.errors += 1
     problem = f"{type(error).__name__}: {error}"
@@ -253,12 +257,13 @@ def failed(link: Link, meter: Meter, row: Row, error: Exception) -> None:
         meter.dead.append((_shown(row), problem))
 
 
-def _give_up(link: Link, row: Row, problem: str) -> NoReturn:
+def _give_up(link: Link, row: Row | dict[str, Any], problem: str) -> NoReturn:
     context = TaskContext.get()
     batch = context.getLocalProperty("streaming.sql.batchId") if context else None
     facts = {"step": link.name, "batch": batch, "record": _shown(row)[:500], "error": problem[:500]}
     raise RecordFailed(FAILURE + json.dumps(facts))
 
 
-def _shown(row: Row) -> str:
-    return json.dumps(row._asdict(), default=str)  # type: ignore[attr-defined]
+def _shown(row: Row | dict[str, Any]) -> str:
+    fields = row if isinstance(row, dict) else row._asdict()  # type: ignore[attr-defined]
+    return json.dumps(fields, default=str)

@@ -24,6 +24,7 @@ from tailrace.spark.chain import TAG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
@@ -36,7 +37,12 @@ _BUFFER = 4 << 20
 class Ear:
     """Listens until it is closed, and hands on what it hears."""
 
-    def __init__(self, context: SparkContext, heard: Callable[[Sighting | Stretch], None]) -> None:
+    def __init__(
+        self,
+        context: SparkContext,
+        heard: Callable[[Sighting | Stretch], None],
+        letters: Path,
+    ) -> None:
         """Listen on loopback where tasks run in this machine, else on the driver's address."""
         local = (context.master or "").startswith("local")
         host = LOOPBACK if local else context.getConf().get("spark.driver.host", LOOPBACK)
@@ -47,7 +53,8 @@ class Ear:
         self._numbers: dict[str, int] = {}
         self._closing = False
         self.lost = 0
-        self.beacon = Beacon(host or LOOPBACK, self._socket.getsockname()[1], secrets.token_hex(8))
+        port = self._socket.getsockname()[1]
+        self.beacon = Beacon(host or LOOPBACK, port, secrets.token_hex(8), str(letters))
         self._thread = threading.Thread(target=self._listen, name="tailrace-ear", daemon=True)
         self._thread.start()
 

@@ -106,7 +106,13 @@ class MicroBatch(Backend):
     ) -> dict[str, DataFrame]:
         """The outputs of the pipeline on a stream or a batch, compiled under the plan."""
         meters = self._meters if self.job.measured else None
-        compilation = Compilation(self._compiled, self.controller.graph, meters, made_of)
+        compilation = Compilation(
+            self._compiled,
+            self.controller.graph,
+            meters,
+            made_of,
+            state_directory=self._state,
+        )
         with compilation.active():
             return outputs_of(self.job.pipeline, frame)
 

@@ -18,6 +18,7 @@ from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.plan import chain_name
 from tailrace.spark.backend import Backend, Job, now_us
 from tailrace.spark.chain import TAG
+from tailrace.spark.letters import Letters, last_committed
 from tailrace.spark.live import Ear, seen
 from tailrace.spark.settings import EXTENSION, conf_of
 from tailrace.spark.sinks import Each, StreamSink
@@ -34,6 +35,13 @@ if TYPE_CHECKING:
 
 SHORTEST_BATCH_MS = 5_000.0
 """The shortest real-time batch that Spark allows unless told otherwise."""
+
+LONGEST_END_S = 10.0
+"""How long a batch may take to end before its time. A reader of Kafka that gets no records cannot
+be told: its batch is then given up, and repeated by the next start."""
+
+TICK_MS = 20.0
+"""How often a keyed step that may set timers is told that time passes while no records come."""
 
 NEEDED = {
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
@@ -58,7 +66,11 @@ class RealTime(Backend):
         check(job, controller.graph, controller.plan)
         self._compiled: Plan | None = None
         self._lifetimes: dict[str, float] = {}
-        self._ear = Ear(job.spark.sparkContext, controller.hear)
+        self._timed = {step.name for step in controller.graph.steps if step.timed}
+        self._ear = Ear(job.spark.sparkContext, controller.hear, job.directory / "letters")
+        committed = last_committed(job.directory / "checkpoint")
+        self._letters = Letters(job.directory / "letters", committed)
+        self._published = -1
 
     @property
     def unheard(self) -> int:
@@ -102,7 +114,12 @@ class RealTime(Backend):
         visible = job.frame.columns
         source = job.frame.withColumn(TAG, micros).select(*(sf.col(f"`{c}`") for c in visible))
         beacon = self._ear.beacon if job.measured else None
-        compilation = Compilation(self._compiled, self.controller.graph, beacon=self._ear.beacon)
+        compilation = Compilation(
+            self._compiled,
+            self.controller.graph,
+            beacon=self._ear.beacon,
+            state_directory=self._state,
+        )
         with compilation.active():
             output = next(iter(outputs_of(job.pipeline, source).values()))
             if isinstance(sink, Each):
@@ -112,6 +129,7 @@ class RealTime(Backend):
     def _look(self) -> bool:
         if self._query is not None and self._pacer is None and self._query.lastProgress is None:
             self._pace(self._query)
+        self._publish_letters()
         plan = self.controller.tick(now_us())
         if plan.lifetimes_ms != self._lifetimes:
             self._set_lifetimes(plan)
@@ -120,6 +138,15 @@ class RealTime(Backend):
             (plan.chains, plan.partitions, plan.flush_ms, plan.interval_ms)
             != (compiled.chains, compiled.partitions, compiled.flush_ms, compiled.interval_ms)
         )
+
+    def _publish_letters(self) -> None:
+        """Publish the dead letters of batches that have been committed since the last time."""
+        if self.job.dead_letters is None:
+            return
+        committed = last_committed(self.job.directory / "checkpoint")
+        if committed > self._published:
+            self._letters.publish(self.job.spark, self.job.dead_letters, committed)
+            self._published = committed
 
     def _pace(self, query: StreamingQuery) -> None:
         """Take over the trigger, so that the query can be held between two batches."""
@@ -137,15 +164,18 @@ class RealTime(Backend):
         identity = str(query.id)
         clock.end(identity)
         try:
-            self._hold(query)
+            self._hold(query, LONGEST_END_S)
             self._end(query)
         finally:
             clock.goOn(identity)
+        self._publish_letters()
 
     def _set_lifetimes(self, plan: Plan) -> None:
         for chain in plan.chains:
             name = chain_name(chain)
             self.job.jvm.tailrace.Lifetime.set(name, float(plan.lifetimes_ms.get(name, 0.0)))
+            if chain[0] in self._timed:
+                self.job.jvm.tailrace.Lifetime.setTick(name, TICK_MS)
         self._lifetimes = dict(plan.lifetimes_ms)
 
 

@@ -25,7 +25,7 @@ from tailrace.plan import Plan
 from tailrace.report.data import Report
 from tailrace.report.terminal import LiveView
 from tailrace.spark.failures import explained
-from tailrace.spark.flow import Flow, Run
+from tailrace.spark.flow import Flow
 from tailrace.spark.interrupt import ctrl_c
 from tailrace.spark.settings import session
 from tailrace.units import show_duration, show_rate
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from tailrace.flow import Graph
+    from tailrace.spark.run import Run
 
 
 def example(name: str) -> Path:

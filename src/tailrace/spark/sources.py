@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -68,7 +68,15 @@ class Replay:
         return Opened(reader.load(), "due", self.partitions)
 
 
-Source = Replay | Trace | DataFrame | Callable[[SparkSession], DataFrame]
+@runtime_checkable
+class Openable(Protocol):
+    """A source that knows how it is read: a replay, or Kafka."""
+
+    def open(self, spark: SparkSession, directory: Path) -> Opened:
+        """Begin to read; ``directory`` is the run's own."""
+
+
+Source = Openable | Trace | DataFrame | Callable[[SparkSession], DataFrame]
 
 
 def open_source(
@@ -77,7 +85,7 @@ def open_source(
     """Open whatever a user gave as a source; ``arrived`` names the column of arrival times."""
     if isinstance(source, Trace):
         source = Replay(source)
-    if isinstance(source, Replay):
+    if isinstance(source, Openable):
         return source.open(spark, directory)
     frame = source if isinstance(source, DataFrame) else source(spark)
     if not isinstance(frame, DataFrame) or not frame.isStreaming:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from urllib.parse import quote
 
 from pyspark.errors import ParseException
 from pyspark.sql import DataFrame
@@ -22,10 +23,14 @@ from pyspark.sql.types import LongType, StructType
 from tailrace.errors import InputError
 from tailrace.flow import OnError, Step
 from tailrace.spark.chain import LAST, READ, TAG, Chain
+from tailrace.spark.keyed import Memory
 from tailrace.spark.link import Link
+from tailrace.state.keyed import initial_maker
+from tailrace.units import duration_ms, size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from pyspark.accumulators import Accumulator
 
@@ -33,9 +38,21 @@ if TYPE_CHECKING:
     from tailrace.plan import Plan
     from tailrace.spark.beacon import Beacon
     from tailrace.spark.meter import Meters
+    from tailrace.state.state import State
 
 STEP_PREFIX = "tailrace:"
 """Starts the name of every chain's function, by which the tracer finds it in Spark's plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembers:
+    """What a keyed step was told of its state."""
+
+    initial: Any
+    on_timer: Callable[..., Any] | None
+    event: str | None
+    lateness_ms: float
+    limit_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +62,7 @@ class Apply:
     step: Step
     kind: str
     function: Callable[..., Any]
+    remembers: Remembers | None = None
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """Apply the step: as the flow under compilation decides, or on its own outside one."""
@@ -96,6 +114,58 @@ def batch_step(
     return _apply("batch", name, function, schema, options)
 
 
+def keyed_step(
+    name: str,
+    function: Callable[[Any, list[Any], State], Any],
+    schema: str,
+    *,
+    key: str | tuple[str, ...],
+    state: dict[Any, Any] | Callable[[], dict[Any, Any]] | None = None,
+    on_timer: Callable[[Any, State], Any] | None = None,
+    event: str | None = None,
+    lateness: str | float = 0.0,
+    limit: str | int = "1 GiB",
+    **options: Unpack[Options],
+) -> Apply:
+    """A step that remembers something of every key.
+
+    ``function(key, rows, state)`` gets the records of one key that came together, as a list, and
+    the state of the key: a dict of plain data that it reads and changes; it yields records. All
+    records of a key go to one partition, in the order in which they came.
+
+    State is written when a batch ends, under the id of the batch: after any crash it is what it
+    was when the last committed batch ended, in micro-batches and in real-time mode alike.
+
+    Args:
+        name: how constraints, reports and errors speak of the step.
+        function: what is done with the records of a key.
+        schema: what it yields, as in ``"user string, n long"``.
+        key: the column, or the columns, whose values are the key.
+        state: what a new key begins with: a dict, or a function that returns one.
+        on_timer: ``(key, state)``, called when a timer that ``state.wake(when)`` set is due; it
+            yields records too.
+        event: a timestamp column. With it timers are in event time: they are due when the newest
+            event that the partition has seen, less ``lateness``, has passed them. Without it they
+            are due by the clock.
+        lateness: how far behind the newest event another may come.
+        limit: what the state of one partition may take, in bytes; more fails the flow.
+        **options: see ``Options``.
+    """
+    columns = (key,) if isinstance(key, str) else tuple(key)
+    if not columns or not all(isinstance(column, str) and column for column in columns):
+        raise InputError(f"Step '{name}' has key={key!r}: name a column, or a tuple of columns.")
+    if on_timer is not None and not callable(on_timer):
+        raise InputError(f"Step '{name}' has on_timer={on_timer!r}, which cannot be called.")
+    initial_maker(name, state)  # refuses what cannot be a state
+    made = _apply("keyed", name, function, schema, options)
+    remembers = Remembers(state, on_timer, event, duration_ms(lateness), size_bytes(limit))
+    return replace(
+        made,
+        step=replace(made.step, keyed_by=columns, timed=on_timer is not None),
+        remembers=remembers,
+    )
+
+
 def last_step(function: Callable[[Any], object]) -> Apply:
     """The step that a sink is which hands every record to a function."""
 
@@ -143,9 +213,10 @@ class Compilation:
     """One reading of a pipeline: which steps it met, and the chains that it made of them.
 
     Without a plan every step is a chain of its own, which is how a pipeline is traced.
-    ``made_of`` may replace what a step made by an equal DataFrame, such as a cached one. With a
-    ``beacon`` the steps are compiled for real-time mode: they report as they run, and records bear
-    the time of their arrival in a column that the pipeline does not see.
+    ``made_of`` may replace what a step made by an equal DataFrame, such as a cached one.
+    ``state_directory`` is where keyed steps keep their state. With a ``beacon`` the steps are
+    compiled for real-time mode: they report as they run, and records bear the time of their
+    arrival in a column that the pipeline does not see.
     """
 
     plan: Plan | None = None
@@ -153,6 +224,7 @@ class Compilation:
     meters: Accumulator[Meters] | None = None
     made_of: Callable[[DataFrame, str], DataFrame] | None = None
     beacon: Beacon | None = None
+    state_directory: Path | None = None
     applied: list[Apply] = field(default_factory=list)
     _made: dict[int, tuple[DataFrame, DataFrame, tuple[Link, ...]]] = field(default_factory=dict)
 
@@ -173,7 +245,8 @@ class Compilation:
         links = (*links, self._link(apply))
         if len(links) == 1:
             base = self._spread(name, base if self.beacon is None else carried(base))
-        result = self._run(base, Chain(links, self.meters, self.beacon), _parsed(apply.step))
+        chain = Chain(links, self.meters, self.beacon, tagged=TAG in base.columns)
+        result = self._run(base, chain, _parsed(apply.step))
         if self.made_of is not None:
             result = self.made_of(result, name)
         self._made[id(result)] = (result, base, links)
@@ -189,10 +262,20 @@ class Compilation:
         return frame, ()
 
     def _spread(self, name: str, base: DataFrame) -> DataFrame:
-        """Give a step the partitions that the plan has for it."""
-        if self.plan is None or name not in self.plan.partitions:
+        """Give a step the partitions that the plan has for it, all records of a key in one."""
+        step = self.applied[-1].step
+        missing = set(step.keyed_by) - set(base.columns)
+        if missing:
+            raise InputError(
+                f"Step '{name}' is keyed by {min(missing)!r}, which is not among the columns that "
+                f"reach it: {', '.join(base.columns)}."
+            )
+        if self.plan is None:
+            return base.repartition(*step.keyed_by) if step.keyed_by else base
+        if name not in self.plan.partitions:
             return base
-        return base.repartition(self.plan.partitions[name], *self._keys(name, base))
+        keys = step.keyed_by or self._keys(name, base)
+        return base.repartition(self.plan.partitions[name], *keys)
 
     def _run(self, base: DataFrame, chain: Chain, schema: StructType) -> DataFrame:
         if self.beacon is None:
@@ -210,8 +293,28 @@ class Compilation:
     def _link(self, apply: Apply) -> Link:
         step = apply.step
         schema = to_arrow_schema(_parsed(step), timezone="UTC")
-        keyed_by = self.graph.keyed_by(step.name) if self.graph else ()
-        return Link(step.name, apply.kind, apply.function, schema, str(step.on_error), keyed_by)
+        keyed_by = step.keyed_by or (self.graph.keyed_by(step.name) if self.graph else ())
+        error, memory = str(step.on_error), self._memory(apply)
+        return Link(step.name, apply.kind, apply.function, schema, error, keyed_by, memory)
+
+    def _memory(self, apply: Apply) -> Memory | None:
+        said = apply.remembers
+        if said is None or self.state_directory is None:
+            return None
+        return Memory(
+            apply.step.keyed_by,
+            said.initial,
+            said.on_timer,
+            said.event,
+            round(said.lateness_ms * 1e3),
+            said.limit_bytes,
+            str(state_place(self.state_directory, apply.step.name)),
+        )
+
+
+def state_place(directory: Path, step: str) -> Path:
+    """Where a keyed step keeps its state; its name may hold what a file's name may not."""
+    return directory / quote(step, safe=" ")
 
 
 def carried(frame: DataFrame) -> DataFrame:

@@ -1,0 +1,540 @@
+"""A real Kafka for tests and benchmarks: one node of one's own, reachable from this machine only.
+
+Maven fetches it once (``kafka.pom.xml``), together with the jars that let Spark speak to it. A
+broker is its own controller (KRaft), listens on 127.0.0.1 on a free port and never outlives the
+Python that started it. Killed, it can be started again on the same port and the same data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import importlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
+from tailrace.spark.interrupt import ctrl_c
+from tailrace.spark.java import find_java, require_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KAFKA = "4.3.1"
+"""The broker's version."""
+
+HOME = Path("out/kafka")
+"""Where libraries and the data of ``python -m tailrace.bench.broker`` go unless told otherwise."""
+
+POM = Path(__file__).with_name("kafka.pom.xml")
+PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+
+HOST = "127.0.0.1"
+PORTS = range(20_000, 30_000)
+"""Below the ports that systems give to clients: a client that keeps asking for a broker which is
+down could otherwise be given that very port to ask from, and so be connected to itself."""
+
+PATIENCE_S = 60.0
+"""How long a broker may take to start, or to stop by itself."""
+
+LOOK_S = 0.05
+"""How often it is looked whether it has."""
+
+_LEASH = 'cat > /dev/null; kill -9 "$1" 2> /dev/null'
+"""Waits until the pipe from Python is closed, which Python's death does too, and kills."""
+
+
+# --- what Maven fetches ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """The jars that let Spark speak to Kafka, and what is to be known about them."""
+
+    version: str
+    tokens: str
+    jars: tuple[Path, ...]
+
+    @property
+    def note(self) -> str | None:
+        """What is not as it should be, or nothing."""
+        spark = version("pyspark")
+        odd = [] if self.version == spark else [f"the Kafka connector of Spark {self.version}"]
+        if self.tokens != self.version:
+            odd.append(f"the Kafka token provider of Spark {self.tokens}")
+        if not odd:
+            return None
+        return f"Spark {spark} runs with {' and '.join(odd)}: its own could not be had from Maven."
+
+
+def candidates() -> tuple[tuple[str, str], ...]:
+    """Connectors in the order of preference: each its version and that of its token provider.
+
+    Spark's own comes first. The others are earlier ones that were tried on Spark 4.3.0, in
+    batches, micro-batches and real-time mode; the last has the newest token provider of some
+    repositories that hold only a part of Spark 4.2.
+    """
+    own = version("pyspark")
+    return ((own, own), ("4.2.0", "4.2.0"), ("4.2.0", "4.1.0-preview1"))
+
+
+def connector(library: Path = HOME / "lib") -> Connector:
+    """The best connector that can be had; the one that was had before, if there is one."""
+    refusals = []
+    wanted = [(*pair, library / f"connector-{'-with-'.join(pair)}") for pair in candidates()]
+    for spark, tokens, folder in wanted:
+        if folder.exists():
+            return Connector(spark, tokens, _jars(folder))
+    for spark, tokens, folder in wanted:
+        try:
+            described = _description(spark)
+            versions = {"connector": spark, "tokens": tokens}
+            versions |= {"clients": _version_in(described, "kafka-clients")}
+            versions |= {"pool": _version_in(described, "commons-pool2")}
+            return Connector(spark, tokens, _fetched("connector", folder, versions))
+        except _NotFetched as error:
+            refusals.append(str(error))
+    raise EnvironmentUnfit(
+        f"Spark's Kafka connector cannot be had from Maven ({refusals[-1]}): check the network, "
+        "or Maven's settings."
+    )
+
+
+def connector_jars(library: Path = HOME / "lib") -> list[Path]:
+    """The connector's jars, for ``spark.jars``."""
+    return list(connector(library).jars)
+
+
+def broker_jars(library: Path = HOME / "lib") -> list[Path]:
+    """The broker's jars."""
+    folder = library / f"broker-{KAFKA}"
+    if folder.exists():
+        return list(_jars(folder))
+    try:
+        return list(_fetched("broker", folder, {"kafka": KAFKA}))
+    except _NotFetched as error:
+        raise EnvironmentUnfit(
+            f"Kafka {KAFKA} cannot be had from Maven ({error}): check the network, or Maven's "
+            "settings."
+        ) from error
+
+
+class _NotFetched(Exception):  # noqa: N818 - it never leaves this module
+    """Maven could not fetch something; the text is its reason."""
+
+
+def _description(spark: str) -> str:
+    """The connector's own pom, which names the versions of what it was built with."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-") as place:
+        _maven(
+            Path(place), "copy", f"-Dartifact={CONNECTOR}:{spark}:pom", f"-DoutputDirectory={place}"
+        )
+        return next(Path(place).glob("*.pom")).read_text(encoding="utf-8")
+
+
+def _version_in(pom: str, artifact: str) -> str:
+    found = re.search(rf"<artifactId>{artifact}</artifactId>\s*<version>([\w.-]+)</version>", pom)
+    if found is None:
+        raise _NotFetched(f"its description names no version of {artifact}")
+    return found[1]
+
+
+def _fetched(profile: str, folder: Path, versions: dict[str, str]) -> tuple[Path, ...]:
+    """Let Maven fill a folder beside the one wanted and rename it, so that it is whole or not."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder.parent) as place:
+        staged = Path(place).resolve() / "jars"
+        settings = [f"-D{name}={value}" for name, value in versions.items()]
+        _maven(
+            Path(place),
+            "copy-dependencies",
+            f"--file={POM}",
+            f"--activate-profiles={profile}",
+            f"-DoutputDirectory={staged}",
+            *settings,
+        )
+        try:
+            staged.rename(folder)
+        except OSError:  # someone else was faster
+            if not folder.exists():
+                raise
+    return _jars(folder)
+
+
+def _jars(folder: Path) -> tuple[Path, ...]:
+    return tuple(sorted(folder.resolve().glob("*.jar")))
+
+
+def _maven(place: Path, goal: str, *arguments: str) -> None:
+    found = shutil.which("mvn")
+    if found is None:
+        raise EnvironmentUnfit(
+            "There is no mvn on the PATH to fetch Kafka with: install Maven 3.6 or later."
+        )
+    command = [found, "--batch-mode", "--quiet", f"{PLUGIN}:{goal}", *arguments]
+    said = subprocess.run(  # noqa: S603 - the path was found above
+        command, cwd=place, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    if said.returncode:
+        raise _NotFetched(_reason(said.stdout + said.stderr))
+
+
+def _reason(said: str) -> str:
+    """What Maven gives as the reason, without its decoration."""
+    errors = re.findall(r"\[ERROR\] (.*\S)", re.sub(r"\x1b\[\w*m", "", said))
+    first = errors[0] if errors else "Maven gave no reason"
+    return re.sub(r" -> \[Help.*", "", first.rpartition(": ")[2]).rstrip(" .")
+
+
+# --- the broker --------------------------------------------------------------------------------
+
+
+class Broker:
+    """A broker that runs while the block does.
+
+    ::
+
+        with Broker() as broker:
+            broker.create_topic("tweets", partitions=2)
+            ...  # broker.servers is where it listens
+
+    ``directory`` holds its data, its settings and its log (``broker.log``); without one, they go
+    to a temporary directory that vanishes in the end. ``port`` is any free one unless given.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        library: Path = HOME / "lib",
+        port: int | None = None,
+        heap_mb: int = 256,
+    ) -> None:
+        """Fetch what it takes; nothing runs yet."""
+        require_java()
+        self._client = _client()
+        self._jars = broker_jars(library)
+        self._heap_mb = heap_mb
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if directory is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="tailrace-kafka-")
+            directory = Path(self._temporary.name)
+        self._directory = directory.resolve()
+        free = _free_ports()
+        self._port = next(free) if port is None else port
+        self._control_port = next(other for other in free if other != self._port)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._leash: subprocess.Popen[bytes] | None = None
+        self._lock: IO[bytes] | None = None
+
+    @property
+    def servers(self) -> str:
+        """Where it listens, as Kafka's clients want to be told."""
+        return f"{HOST}:{self._port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def __enter__(self) -> Broker:
+        """Start, unless it was."""
+        if self._process is None:
+            self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop, and leave nothing."""
+        self.stop()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def start(self) -> None:
+        """Start it, on the data that is there, and wait until it answers."""
+        if self._process is not None:
+            raise InputError(f"The broker at {self.servers} runs already: stop it first.")
+        if not _free(self._port):
+            raise EnvironmentUnfit(
+                f"The port {self._port} that the broker is to listen on is in use: end what holds "
+                "it, or give another."
+            )
+        self._hold()
+        try:
+            self._format()
+            self._launch()
+            self._await_answer(time.monotonic() + PATIENCE_S)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """End it as an administrator would; it has written everything then."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            pass  # killed below
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, as a power cut would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._leash is not None:
+            os.killpg(self._leash.pid, signal.SIGKILL)  # the shell, and the cat in it
+            if self._leash.stdin is not None:
+                self._leash.stdin.close()
+            self._leash.wait()
+            self._leash = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long at most; whether the broker has ended, which it does not by itself."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
+        """Create a topic and wait until it can be used.
+
+        Settings are written with underscores: ``message_timestamp_type="LogAppendTime"``.
+        """
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        topic = self._client.admin.NewTopic(name, partitions, 1, config=settings)
+        admin = self._admin()
+        try:
+            admin.create_topics([topic], operation_timeout=PATIENCE_S)[name].result(PATIENCE_S)
+        except self._client.KafkaException as error:
+            raise InputError(
+                f"Kafka does not create the topic '{name}' ({error.args[0].str()}): choose another "
+                "name, or mend its settings."
+            ) from error
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._has_leaders(admin, name, partitions):
+            self._still_alive(deadline)
+
+    # --- how -------------------------------------------------------------------------------
+
+    @property
+    def _log(self) -> Path:
+        return self._directory / "broker.log"
+
+    @property
+    def _settings(self) -> Path:
+        return self._directory / "server.properties"
+
+    def _java(self, program: str, *arguments: str) -> list[str]:
+        jars = os.pathsep.join(map(str, self._jars))
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+        small = (f"-Xmx{self._heap_mb}m", "-XX:+UseSerialGC")
+        return [str(find_java()), *small, quiet, "-cp", jars, program, *arguments]
+
+    def _hold(self) -> None:
+        """Keep others off the data: Kafka itself would notice a second broker only too late.
+
+        It locks the directory after its controller has begun to write there, and then neither of
+        the two ends well.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._lock = (self._directory / "lock").open("ab")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._lock.close()
+            self._lock = None
+            raise EnvironmentUnfit(
+                f"Another broker has its data in {self._directory}: stop it, or name another "
+                "directory."
+            ) from error
+
+    def _launch(self) -> None:
+        """Start the process, and with it the one that ends it should Python die."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                self._java("kafka.Kafka", str(self._settings)),
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for us, who then stop it properly
+            )
+        self._leash = subprocess.Popen(  # noqa: S603 - our own command
+            ["/bin/sh", "-c", _LEASH, "leash", str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def _format(self) -> None:
+        """Write the settings and, unless it is done, what marks the directory as a broker's."""
+        data = self._directory / "data"
+        settings = _properties(data, self._port, self._control_port)
+        self._settings.write_text(settings, encoding="utf-8")
+        if (data / "meta.properties").exists():
+            return
+        arguments = ("format", "--cluster-id", _cluster_id(), "--config", str(self._settings))
+        said = subprocess.run(  # noqa: S603 - our own command
+            self._java("kafka.tools.StorageTool", *arguments),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if said.returncode:
+            last = (said.stderr.strip() or said.stdout.strip() or "no reason given").splitlines()
+            raise EnvironmentUnfit(
+                f"Kafka cannot prepare {self._directory} ({last[-1]}): name a directory that is "
+                "writable and empty."
+            )
+
+    def _await_answer(self, deadline: float) -> None:
+        """Ask until it answers: a port that is open is not yet a broker."""
+        while not _open(self._port):
+            self._still_alive(deadline)
+        admin = self._admin()
+        while not self._knows_itself(admin):
+            self._still_alive(deadline)
+
+    def _still_alive(self, deadline: float) -> None:
+        """Wait a moment; complain if the broker is gone, or time is up."""
+        if self.wait(LOOK_S):
+            raise EnvironmentUnfit(f"Kafka ended by itself ({self._last_words()}): mend that.")
+        if time.monotonic() > deadline:
+            raise EnvironmentUnfit(
+                f"Kafka did not get ready in {PATIENCE_S:.0f} s: see {self._log}, or give the "
+                "machine a rest."
+            )
+
+    def _last_words(self) -> str:
+        """The last thing that its log calls an error, or the last thing it says at all."""
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        causes = [line for line in lines if re.search(r"(Exception|Error|ERROR)\b.*:", line)]
+        return (causes or lines or ["it gave no reason"])[-1].strip().rstrip(".")
+
+    def _admin(self) -> Any:
+        settings = {"bootstrap.servers": self.servers, "log_level": 0}
+        return self._client.admin.AdminClient(settings)
+
+    def _knows_itself(self, admin: Any) -> bool:
+        try:
+            return len(admin.list_topics(timeout=1).brokers) == 1
+        except self._client.KafkaException:
+            return False
+
+    def _has_leaders(self, admin: Any, name: str, partitions: int) -> bool:
+        topic = admin.list_topics(name, timeout=PATIENCE_S).topics[name]
+        leaders = [part.leader for part in topic.partitions.values() if part.leader >= 0]
+        return topic.error is None and len(leaders) == partitions
+
+
+def _properties(data: Path, port: int, control_port: int) -> str:
+    """The settings of a single node that is small and needs no company."""
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{control_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"1@{HOST}:{control_port}",
+        "log.dirs": data,
+        "auto.create.topics.enable": "false",  # a misspelt topic is an error, not a topic
+        "group.initial.rebalance.delay.ms": 0,
+        "log.cleaner.dedupe.buffer.size": 4 << 20,  # half of the heap otherwise
+        # A node that comes back is let in when its former life has timed out: 9 s otherwise.
+        "broker.session.timeout.ms": 3_000,
+        "broker.heartbeat.interval.ms": 500,
+        "num.network.threads": 2,
+        "num.io.threads": 2,
+    }
+    for log in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
+        settings |= {f"{log}.replication.factor": 1, f"{log}.num.partitions": 1}
+    for log in ("transaction.state.log", "share.coordinator.state.topic"):
+        settings |= {f"{log}.min.isr": 1}
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def _cluster_id() -> str:
+    """Sixteen bytes in Kafka's notation; its tool takes one that begins with '-' for an option."""
+    return urlsafe_b64encode(b"tail" + uuid.uuid4().bytes[4:]).decode().rstrip("=")
+
+
+def _free_ports() -> Iterator[int]:
+    """Ports that nobody listens on, from a place in the range that differs between processes."""
+    first = os.getpid() % len(PORTS)
+    yield from filter(_free, (*PORTS[first:], *PORTS[:first]))
+    raise EnvironmentUnfit(f"No port from {PORTS[0]} to {PORTS[-1]} is free: end what holds them.")
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _open(port: int) -> bool:
+    try:
+        with socket.create_connection((HOST, port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def _client() -> Any:
+    """Kafka's Python client, which only tests and benchmarks need."""
+    try:
+        importlib.import_module("confluent_kafka.admin")
+        return importlib.import_module("confluent_kafka")
+    except ImportError as error:
+        raise EnvironmentUnfit(
+            "There is no Kafka client to ask a broker with: pip install confluent-kafka."
+        ) from error
+
+
+def main() -> int:
+    """Run a broker until Ctrl-C."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tailrace.bench.broker", description="Run a Kafka broker until Ctrl-C."
+    )
+    parser.add_argument("--directory", type=Path, default=HOME / "data", help="where its data is")
+    parser.add_argument("--port", type=int, help="where it listens; any free port unless given")
+    given = parser.parse_args()
+    try:
+        with ctrl_c() as asked_to_end, Broker(given.directory, port=given.port) as broker:
+            print(f"Kafka {KAFKA} listens on {broker.servers}; Ctrl-C stops it.", flush=True)
+            while not asked_to_end.is_set():
+                broker._still_alive(float("inf"))
+    except TailraceError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Dead letters in real-time mode: put aside by tasks, published when their batch is committed.
+
+A task leaves the records that its steps could not process in a file of its own, under the id of
+the batch, before the batch is committed. The driver publishes the files of committed batches and
+removes them; what a batch left that was never committed is removed when the flow starts again.
+So every dead letter is published once, with sinks that keep a batch id once, also after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import SparkSession
+
+    from tailrace.spark.sinks import Sink
+
+Letter = tuple[str, str, str]
+"""The step, the record and the error."""
+
+SCHEMA = "batch long, step string, record string, error string"
+
+
+def put_aside(
+    directory: str, batch: int, chain: str, partition: int, letters: list[Letter]
+) -> None:
+    """Leave the letters of a task where the driver finds them, all or none."""
+    place = Path(directory) / f"{batch}-{quote(chain, safe='+')}-{partition}.json"
+    temporary = place.with_suffix(f".{os.getpid()}.tmp")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(letters, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(place)
+
+
+class Letters:
+    """The driver's side: what tasks have put aside, by batch."""
+
+    def __init__(self, directory: Path, committed: int) -> None:
+        """Forget what was left by batches after the last committed one."""
+        self._directory = directory
+        for place in self._files():
+            if place.suffix == ".tmp" or _batch(place) > committed:
+                place.unlink(missing_ok=True)
+
+    def publish(self, spark: SparkSession, sink: Sink, committed: int) -> None:
+        """Publish the letters of every committed batch."""
+        found: defaultdict[int, list[Path]] = defaultdict(list)
+        for place in self._files():
+            if place.suffix == ".json" and _batch(place) <= committed:
+                found[_batch(place)].append(place)
+        for batch in sorted(found):
+            letters = [letter for place in found[batch] for letter in json.loads(place.read_text())]
+            rows = [(batch, *letter) for letter in letters]
+            sink.write(spark.createDataFrame(rows, SCHEMA), batch)()
+            for place in found[batch]:
+                place.unlink()
+
+    def _files(self) -> Iterable[Path]:
+        return sorted(self._directory.iterdir()) if self._directory.is_dir() else ()
+
+
+def _batch(place: Path) -> int:
+    return int(place.name.split("-")[0])
+
+
+def last_committed(checkpoint: Path) -> int:
+    """The last batch that Spark's log calls committed; -1 if there is none."""
+    commits = checkpoint / "commits"
+    names = (place.name for place in commits.iterdir()) if commits.is_dir() else ()
+    return max((int(name) for name in names if name.isdigit()), default=-1)

@@ -1,0 +1,255 @@
+"""Run: a flow that is running, on one backend or the other."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tailrace.control import BatchController, LiveController, Log
+from tailrace.errors import InputError, TailraceError
+from tailrace.flow import OnError
+from tailrace.goals import SINK
+from tailrace.plan import Backend, Plan, first_plan
+from tailrace.report.data import Report, report_of
+from tailrace.spark.backend import Job, now_us
+from tailrace.spark.microbatch import MicroBatch
+from tailrace.spark.realtime import RealTime
+from tailrace.spark.selftest import require_milliseconds
+from tailrace.spark.settings import findings
+from tailrace.spark.sources import open_source
+from tailrace.spark.step import state_place
+from tailrace.spark.switch import AUTO, Switch
+from tailrace.spark.trace import trace
+from tailrace.spark.usage import Meter
+from tailrace.state.partitions import partitions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from threading import Event
+
+    from pyspark.sql import SparkSession
+
+    from tailrace.flow import Graph
+    from tailrace.profile.batch import BatchMeasure
+    from tailrace.spark.flow import Flow
+    from tailrace.spark.sources import Opened
+
+LOOK_S = 0.5
+"""How often a run is looked at."""
+
+NO_ARRIVALS = (
+    "No column says when records arrived: they are taken to have come evenly since the previous "
+    "batch."
+)
+
+
+class Run:
+    """A flow that is running."""
+
+    controller: BatchController | LiveController
+    _backend: MicroBatch | RealTime
+
+    def __init__(
+        self,
+        flow: Flow,
+        spark: SparkSession,
+        plan: Callable[[Graph], Plan] | None,
+        measured: bool,
+        on_measure: Callable[[BatchMeasure], None] | None,
+    ) -> None:
+        """Open, trace and start everything."""
+        self.flow = flow
+        self._temporary = flow.checkpoint is None
+        self._directory = (
+            Path(tempfile.mkdtemp(prefix="tailrace-"))
+            if flow.checkpoint is None
+            else flow.checkpoint
+        )
+        try:
+            self._meter = Meter(spark.sparkContext.defaultParallelism)
+            opened = self._open(spark)
+            graph = trace(flow.pipeline, opened.frame)
+            self._check(graph, measured)
+            self._notes = tuple(f"{f.what} {f.remedy}" for f in findings(spark))
+            if opened.arrived is None:
+                self._notes += (NO_ARRIVALS,)
+            self._job = self._job_of(spark, opened, measured)
+            self._graph, self._on_measure = graph, on_measure
+            self._turn = threading.Condition()
+            self._ended = False
+            self._restarts_ms: list[float] = []
+            self._switch = None if plan or flow.backend != AUTO else Switch(self._job, graph, flow)
+            start = plan(graph) if plan else self._plan_on(self._first_backend())
+            self._launch(start, Log())
+            self._backend.start()
+        except BaseException:
+            self._clean()
+            raise
+        if self._switch is not None:
+            self._switch.watch(self)
+
+    def _first_backend(self) -> Backend:
+        return self._switch.first() if self._switch else Backend(self.flow.backend)
+
+    def _plan_on(self, backend: Backend) -> Plan:
+        """The plan to begin with on a backend; keyed steps keep the partitions that they have."""
+        flow, slots = self.flow, self._job.spark.sparkContext.defaultParallelism
+        live = backend is Backend.REALTIME
+        # Real-time mode holds a slot for every partition, so it begins with one for each.
+        few = 1 if live or flow.backend == AUTO else slots
+        plan = first_plan(self._graph, flow.recovery_ms if live else flow.start_interval_ms, few)
+        return replace(plan, backend=backend, partitions=plan.partitions | self._fixed())
+
+    def _fixed(self) -> dict[str, int]:
+        """The partitions that the state of keyed steps is spread over already."""
+        places = {s.name: state_place(self._directory / "state", s.name) for s in self._graph.steps}
+        found = {name: partitions_of(place) for name, place in places.items()}
+        return {name: partitions for name, partitions in found.items() if partitions}
+
+    def _launch(self, plan: Plan, log: Log) -> None:
+        """Make the controller and the backend of a plan."""
+        flow, slots = self.flow, self._job.spark.sparkContext.defaultParallelism
+        origin_us = self.controller.origin_us if log.history else now_us()
+        if plan.backend is Backend.REALTIME:
+            self.controller = live = LiveController(
+                self._graph,
+                flow.constraints,
+                plan,
+                origin_us=origin_us,
+                mode=flow.mode,
+                interval_ms=flow.interval_ms,
+                recovery_ms=flow.recovery_ms,
+                slots=slots,
+                log=log,
+            )
+            self._backend = RealTime(self._job, live)
+            require_milliseconds(self._job.spark)
+        else:
+            self.controller = batches = BatchController(
+                self._graph,
+                flow.constraints,
+                plan,
+                origin_us=origin_us,
+                mode=flow.mode,
+                interval_ms=flow.interval_ms,
+                log=log,
+            )
+            self._backend = MicroBatch(self._job, batches, self._on_measure)
+
+    def change_to(self, backend: Backend) -> Plan:
+        """Go on with the other backend from where this one stops; the plan that it begins with."""
+        with self._turn:
+            plan = self._plan_on(backend)
+            if self._ended:
+                return plan
+            began = time.monotonic()
+            self._backend.stop()
+            if self._backend.failure is None:
+                self._restarts_ms += self._backend.restarts_ms
+                self._launch(plan, self.controller.log)
+                with suppress(TailraceError):  # it is the failure of the new backend, and told
+                    self._backend.start()
+                self._restarts_ms.append((time.monotonic() - began) * 1e3)
+            return plan
+
+    def _open(self, spark: SparkSession) -> Opened:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        identity = self._directory / "identity"
+        if not identity.exists():
+            identity.write_text(uuid.uuid4().hex, encoding="utf-8")
+        named = identity.read_text(encoding="utf-8")
+        for sink in (*self.flow.sinks.values(), self.flow.dead_letters):
+            if sink is not None:
+                sink.prepare(spark, named)
+        return open_source(self.flow.source, self.flow.arrived, spark, self._directory)
+
+    def _check(self, graph: Graph, measured: bool) -> None:
+        missing = set(graph.sinks) ^ set(self.flow.sinks)
+        if missing:
+            raise InputError(
+                f"The outputs of the pipeline ({_outputs(graph.sinks)}) and the sinks of the flow "
+                f"({_outputs(self.flow.sinks)}) do not match: give one sink for each output."
+            )
+        wants = [s.name for s in graph.steps if s.on_error is OnError.DEAD_LETTER]
+        if wants and self.flow.dead_letters is None:
+            raise InputError(
+                f"Step '{wants[0]}' has on_error='dead-letter' and the flow has nowhere to put "
+                "dead letters: give it Flow(..., dead_letters=sink)."
+            )
+        if wants and not measured:
+            raise InputError(
+                f"Step '{wants[0]}' has on_error='dead-letter', and dead letters travel with the "
+                "measurements: run the flow measured."
+            )
+
+    def _job_of(self, spark: SparkSession, opened: Opened, measured: bool) -> Job:
+        flow = self.flow
+        return Job(
+            flow.name,
+            spark,
+            opened.frame,
+            opened.arrived,
+            flow.pipeline,
+            flow.sinks,
+            flow.dead_letters,
+            self._directory,
+            measured,
+            opened.partitions,
+        )
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait at most so long; whether the flow has ended by itself, which means it failed."""
+        backend = self._backend
+        if not backend.wait(seconds):
+            return False
+        with self._turn:
+            return backend is self._backend  # else the other one runs now
+
+    def looks(self, seconds: float | None, asked_to_end: Event) -> Iterator[None]:
+        """The moments at which to look at the run, until its time is up, it fails, or is ended."""
+        left = seconds
+        while (left is None or left > 0) and not asked_to_end.is_set():
+            step = LOOK_S if left is None else min(LOOK_S, left)
+            if self.wait(step):
+                return
+            left = None if left is None else left - step
+            yield
+
+    def stop(self) -> Report:
+        """Finish the batch at hand, end, and report; raises if the flow had failed."""
+        with self._turn:
+            self._ended = True
+        if self._switch is not None:
+            self._switch.close()
+        self._backend.stop()
+        report = self.report()
+        self._clean()
+        if self._backend.failure is not None:
+            raise self._backend.failure
+        return report
+
+    def report(self) -> Report:
+        """What happened so far."""
+        return report_of(
+            self.flow.name,
+            self.controller,
+            self._meter.read(),
+            warm_up_ms=self.flow.warm_up_ms,
+            restarts_ms=(*self._restarts_ms, *self._backend.restarts_ms),
+            notes=self._notes,
+        )
+
+    def _clean(self) -> None:
+        if self._temporary:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _outputs(names: Any) -> str:
+    return ", ".join(name.removeprefix(f"{SINK}:") for name in names) or "none"
