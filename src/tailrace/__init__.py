@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tailrace.plan import Plan
     from tailrace.report.data import Report
     from tailrace.spark import kafka, sinks
-    from tailrace.spark.flow import Flow, Run
+    from tailrace.spark.flow import Flow
+    from tailrace.spark.run import Run
     from tailrace.spark.settings import session
     from tailrace.spark.sources import replay
     from tailrace.spark.step import batch_step, flat_step, keyed_step, step
@@ -46,7 +47,7 @@ _HOMES = {
     "Flow": "tailrace.spark.flow",
     "Plan": "tailrace.plan",
     "Report": "tailrace.report.data",
-    "Run": "tailrace.spark.flow",
+    "Run": "tailrace.spark.run",
     "TailraceError": "tailrace.errors",
     "batch_step": "tailrace.spark.step",
     "flat_step": "tailrace.spark.step",

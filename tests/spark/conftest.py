@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.spark.settings import session
+from tailrace.bench.broker import connector_jars
+from tailrace.errors import EnvironmentUnfit
+from tailrace.spark.settings import JAR, session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +17,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The one session of the run, with every setting that a flow gets."""
-    shared = session("tests", master="local[2]")
+    """The one session of the run, with every setting that a flow gets, and Kafka where it is."""
+    shared = session("tests", master="local[4]", settings=with_kafka())
     yield shared
     shared.stop()
+
+
+def with_kafka() -> dict[str, str]:
+    """Spark's Kafka connector; without it the tests that need it are skipped, with the reason."""
+    try:
+        jars = [str(jar) for jar in (JAR, *connector_jars())]
+    except EnvironmentUnfit as error:
+        warnings.warn(str(error), stacklevel=1)
+        return {}
+    return {"spark.jars": ",".join(jars), "spark.driver.extraClassPath": ":".join(jars)}

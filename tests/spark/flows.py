@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tailrace.plan import Plan
-from tailrace.spark.flow import Flow, Run
+from tailrace.spark.flow import Flow
 from tailrace.spark.step import batch_step, flat_step, step
 
 from .support import by_value, even_trace
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tailrace.profile.batch import BatchMeasure
     from tailrace.spark import sinks
+    from tailrace.spark.run import Run
 
 by_value(__name__)
 

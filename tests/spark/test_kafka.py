@@ -9,13 +9,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
-from tailrace.bench.broker import Broker, connector_jars
+from tailrace.bench.broker import Broker
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.spark import kafka
-from tailrace.spark.settings import JAR, session
 from tailrace.spark.step import step
 
 from .flows import Running, observed
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 needs_spark = pytest.mark.spark
 by_value(__name__)
@@ -34,22 +32,14 @@ SOMEWHERE = "127.0.0.1:9092"
 RECORDS = 400
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A session with the connector: the one that runs, if it has it, or one of this module's."""
-    running = SparkSession.getActiveSession()
-    try:
-        if running is not None:
-            kafka.require_connector(running)
-            yield running
-            return
-        jars = [str(JAR), *map(str, connector_jars())]
-    except EnvironmentUnfit as unfit:
-        pytest.skip(str(unfit))
-    paths = {"spark.jars": ",".join(jars), "spark.driver.extraClassPath": ":".join(jars)}
-    own = session("tests-kafka", master="local[2]", settings=paths)
-    yield own
-    own.stop()
+@pytest.fixture(autouse=True)
+def _connected(request: pytest.FixtureRequest) -> None:
+    """Skip what needs the connector where it cannot be had."""
+    if "spark" in request.fixturenames:
+        try:
+            kafka.require_connector(request.getfixturevalue("spark"))
+        except EnvironmentUnfit as unfit:
+            pytest.skip(str(unfit))
 
 
 @pytest.fixture(scope="module")
