@@ -110,7 +110,7 @@ def doctor(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="floor, batching, overhead or replay.")],
+    name: Annotated[str, typer.Argument(help="The benchmark, such as floor or realtime.")],
     *,
     quick: Annotated[bool, typer.Option(help="A short run whose ratios still hold.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the result to this file.")] = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tailrace.bench import batching, floor, overhead, replay
+from tailrace.bench import batching, floor, kafka, overhead, realtime, replay, staircase
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +23,9 @@ class Benchmark(Protocol):
 benchmarks: dict[str, Benchmark] = {
     "floor": floor,
     "batching": batching,
+    "realtime": realtime,
+    "kafka": kafka,
+    "staircase": staircase,
     "overhead": overhead,
     "replay": replay,
 }
