@@ -72,6 +72,61 @@ def _cpu(row: dict[str, Any]) -> str:
     return f"{row['cpu_s_per_million']:.3g} CPU seconds a million records"
 
 
+def _realtime(result: dict[str, Any]) -> Iterator[Row]:
+    peers = [peer for peer in result["peers"] if "missing" not in peer]
+    compared = result["compared_at_per_s"]
+    for row in result["rates"]:
+        same = row["rate_per_s"] == compared
+        beside = ", ".join(f"{_of(peer)} on {peer['name']}" for peer in peers) if same else "-"
+        what = f"Real-time mode, three Arrow steps at {row['rate_per_s']:,} records/s: p50 and p99"
+        yield what, _of(row), beside
+    yield (
+        "Real-time mode, highest rate with a p99 below 100 ms",
+        (
+            f"{result['max_rate_per_s']:,} records/s in Arrow steps, "
+            f"{result['max_rate_row_steps_per_s']:,} in row steps"
+        ),
+        ", ".join(f"{peer['max_rate_per_s']:,} on {peer['name']}" for peer in peers) or "-",
+    )
+    chained = result["chaining"]
+    yield (
+        f"Real-time mode, three steps in one chain at {compared:,} records/s: p50",
+        show_duration(chained["chained_p50_ms"]),
+        f"{show_duration(chained['unchained_p50_ms'])} unchained",
+    )
+    for row in result["bounds"]:
+        kept = f"kept in {row['share_kept']:.0%} of intervals"
+        yield (
+            f"Real-time mode, mean latency under a bound of {show_duration(row['bound_ms'])}",
+            f"{show_duration(row['mean_ms'])}, {kept}, {_cpu(row)}",
+            "-",
+        )
+
+
+def _of(row: dict[str, Any]) -> str:
+    return f"{show_duration(row['p50_ms'])} and {show_duration(row['p99_ms'])}"
+
+
+def _kafka(result: dict[str, Any]) -> Iterator[Row]:
+    for row in result["batches"]:
+        what = f"Kafka to Kafka, two steps and a keyed count, batches of {row['batch_s']} s"
+        without = show_duration(row["without_gaps"]["p99_ms"])
+        yield f"{what}: p50 and p99", _of(row), f"p99 {without} without the gaps"
+
+
+def _staircase(result: dict[str, Any]) -> Iterator[Row]:
+    for run in result["runs"]:
+        asked = "chosen" if run["asked"] == "auto" else "told to"
+        yield (
+            f"PrimeTest, mean within {show_duration(run['bound_ms'])}, on {run['ran']} ({asked})",
+            (
+                f"{show_duration(run['latency_ms']['mean_ms'])}, kept in "
+                f"{_share(run['fulfilled_share'])} of intervals, {run['cpu_seconds']:.1f} CPU seconds"
+            ),
+            "-",
+        )
+
+
 def _overhead(result: dict[str, Any]) -> Iterator[Row]:
     rates = {name: f"{rate:,} records/s" for name, rate in result["records_per_s"].items()}
     beside = f"{rates['unmeasured']} without: measuring takes {result['overhead_share']:.1%}"
@@ -113,6 +168,9 @@ def _machine(machine: dict[str, Any]) -> str:
 _ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
     "floor": _floor,
     "batching": _batching,
+    "realtime": _realtime,
+    "kafka": _kafka,
+    "staircase": _staircase,
     "overhead": _overhead,
     "replay": _replay,
     "demo": _demo,

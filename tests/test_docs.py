@@ -212,7 +212,21 @@ def results() -> dict[str, dict[str, Any]]:
     batching = {"rate_per_s": 1234, "bounds": [row(300.0, 7.0), row(2000.0, 3.0)]}
     batching |= {"back_to_back": row(None, 11.0), "cpu_ratio_at_longest": 3.7}
     rates = {"measured": 98_000, "unmeasured": 100_000}
+    at_rate = {**side(0.7), "rate_per_s": 2_000}
+    peer = {"name": "other", "p50_ms": 9.0, "p99_ms": 25.0, "max_rate_per_s": 31_000}
+    realtime = {"rates": [at_rate], "row_steps": at_rate, "compared_at_per_s": 2_000}
+    realtime |= {"max_rate_per_s": 450_000, "max_rate_row_steps_per_s": 150_000}
+    realtime |= {"peers": [peer, {"name": "absent", "missing": "no wheel"}]}
+    chained = {"chained_p50_ms": 0.7, "unchained_p50_ms": 2.1, "ratio_p50": 3.0}
+    bound = {"bound_ms": 20.0, "mean_ms": 18.0, "share_kept": 1.0, "cpu_s_per_million": 55.0}
+    realtime |= {"chaining": chained, "bounds": [bound]}
+    batch = {**side(4.0), "batch_s": 60, "without_gaps": side(3.0)}
+    run = {"bound_ms": 10.0, "asked": "auto", "ran": "realtime", "fulfilled_share": 1.0}
+    run |= {"latency_ms": {"mean_ms": 8.0}, "cpu_seconds": 49.0}
     return {
+        "realtime": {**realtime, "machine": MACHINE},
+        "kafka": {"batches": [batch], "machine": MACHINE},
+        "staircase": {"runs": [run], "machine": MACHINE},
         "floor": {**floor, "machine": MACHINE},
         "batching": {**batching, "machine": MACHINE},
         "overhead": {"records_per_s": rates, "overhead_share": 0.02, "machine": MACHINE},
@@ -231,7 +245,12 @@ def test_every_result_has_its_rows(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
     table = figures_script().figures(tmp_path)
     rows = [line for line in table.splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + 2 + 2 + 1 + 1 + 3
+    assert len(rows) == 2 + 2 + 2 + (1 + 1 + 1 + 1) + 1 + 1 + 1 + 1 + 3
+    assert "p50 and p99 | 0.7 ms and 2.1 ms | 9 ms and 25 ms on other |" in table
+    assert "450,000 records/s in Arrow steps, 150,000 in row steps | 31,000 on other |" in table
+    assert "18 ms, kept in 100% of intervals, 55 CPU seconds a million records" in table
+    assert "p50 and p99 | 4 ms and 12 ms | p99 9 ms without the gaps |" in table
+    assert "on realtime (chosen) | 8 ms, kept in 100% of intervals, 49.0 CPU seconds" in table
     assert {line.count("|") for line in rows} == {4}
     assert "p50 latency | 20 ms | 100 ms on stock PySpark |" in table
     assert "p99 latency | 60 ms | 300 ms on stock PySpark |" in table

@@ -40,6 +40,7 @@ def test_every_step_of_the_first_plan_has_exactly_one_chain() -> None:
 def test_a_plan_is_plain_data_that_json_can_carry() -> None:
     data = Plan(333.3333, (("a", "b"), ("c",)), {"c": 4}).as_json()
     assert json.loads(json.dumps(data)) == {
+        "backend": "microbatch",
         "interval_ms": 333.3,
         "chains": [["a", "b"], ["c"]],
         "partitions": {"c": 4},

@@ -1,9 +1,9 @@
-"""A driver to be killed in real-time mode: counts a load by key until it is told "enough".
+"""A driver to be killed: counts the records of a load by key in real-time mode until it is.
 
-Usage: killed_realtime.py DIRECTORY. The directory holds ``load.trace`` and gets everything else:
-the checkpoint, ``starts.jsonl`` with a line for every start of the flow, and ``outputs/`` with a
-line for every result, from whichever worker had it. A flow that fails, because a worker was
-killed, is started again in the same session. A file ``enough`` ends everything cleanly.
+Usage: killed_realtime.py DIRECTORY LIFE. The directory holds ``load.trace`` and gets everything
+else. The session is made at once; the flow starts with the first line of standard input and ends
+between two batches with the second, or when standard input ends. A flow that fails is started
+again: each such attempt has a name, and every result bears the attempt and the batch it is of.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 
-from tailrace.errors import FlowFailed
+from tailrace.errors import TailraceError
 from tailrace.load import Trace
-from tailrace.spark import realtime, sinks
+from tailrace.plan import Backend, Plan, first_plan
+from tailrace.spark import realtime, selftest, sinks
 from tailrace.spark.flow import Flow
 from tailrace.spark.letters import last_committed
 from tailrace.spark.settings import session
@@ -30,87 +33,96 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tailrace.spark.run import Run
+    from tailrace.flow import Graph
 
-PARTITIONS = 2
-BATCH_MS = 500
-"""A tenth of what Spark allows unless told, so that there are many batch ends to be killed at."""
+BATCH_MS = 500.0
+"""A tenth of what Spark allows unless told: more batch ends to be killed at."""
 
-STEP = "count"
+MIN_BATCH = "spark.sql.streaming.realTimeMode.minBatchDuration"
 
 
-def main(directory: Path) -> None:
-    """Run the flow until it is enough, again after every failure that it survives as a driver."""
-    realtime.SHORTEST_BATCH_MS = float(BATCH_MS)
-    spark = session(
-        "killed",
-        master=f"local[{2 * PARTITIONS}]",
-        settings={"spark.sql.streaming.realTimeMode.minBatchDuration": f"{BATCH_MS}ms"},
+def count(key: str, rows: list[Any], state: Any) -> Iterator[tuple[str, int, int]]:
+    for row in rows:
+        state["n"] += 1
+        yield key, row.seq, state["n"]
+
+
+def pipeline(records: DataFrame) -> DataFrame:
+    read = records.transform(step("read", lambda row: (row.key, row.seq), "key string, seq long"))
+    return read.transform(
+        keyed_step("count", count, "key string, seq long, n long", key="key", state={"n": 0})
     )
-    enough = directory / "enough"
-    start = 0
-    while not enough.exists():
-        run = begin(spark, directory, f"{os.getpid()}-{start}")
-        while not enough.exists() and not run.wait(0.02):
-            pass
-        try:
-            run.stop()
-        except FlowFailed as error:
-            print(error, flush=True)
-        start += 1
+
+
+def two_partitions(graph: Graph) -> Plan:
+    plan = first_plan(graph, BATCH_MS, slots=2)
+    return replace(plan, backend=Backend.REALTIME)
+
+
+def noting(directory: Path, attempt: str) -> Callable[[Any], None]:
+    """A function that leaves a line for every result, whatever happens to the worker then."""
+
+    def note(row: Any) -> None:
+        context = TaskContext.get()
+        assert context is not None
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        line = f"{batch} {row.key} {row.seq} {row.n}\n"
+        place = directory / f"{attempt}-{context.partitionId()}.txt"
+        file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(file, line.encode())
+        os.close(file)
+
+    return note
+
+
+def attempt(directory: Path, name: str, spark: SparkSession, ending: threading.Event) -> None:
+    """Run the flow until it fails or is to end."""
+    run = Flow(
+        "killed",
+        replay(Trace.load(directory / "load.trace")),
+        pipeline,
+        sinks.each(noting(directory / "out", name)),
+        checkpoint=directory / "flow",
+        backend="realtime",
+        recovery=BATCH_MS,
+        mode="observe",
+    ).start(spark, plan=two_partitions)
+    while not ending.is_set() and not run.wait(0.05):
+        pass
+    run.stop()
+
+
+def main(directory: Path, life: int) -> None:
+    """Be killed; or end when told to."""
+    realtime.SHORTEST_BATCH_MS = BATCH_MS
+    spark = session("killed", master="local[4]", settings={MIN_BATCH: f"{BATCH_MS:.0f}ms"})
+    selftest._passed.add(spark.sparkContext.applicationId or "")  # it costs seconds of every life
+    ending = threading.Event()
+
+    def hear() -> None:
+        sys.stdin.readline()
+        ending.set()
+
+    if sys.stdin.readline():
+        threading.Thread(target=hear, daemon=True).start()
+        for number in range(1_000):
+            name = f"{life}.{number}"
+            committed = last_committed(directory / "flow" / "checkpoint")
+            _say(directory, {"starts": name, "committed": committed})
+            try:
+                attempt(directory, name, spark, ending)
+            except TailraceError as error:
+                _say(directory, {"failed": name, "error": str(error)})
+            else:
+                _say(directory, {"ended": name})
+                break
     spark.stop()
 
 
-def begin(spark: SparkSession, directory: Path, name: str) -> Run:
-    """Start the flow, and say which batch it begins with: the one after the last committed."""
-    checkpoint = directory / "checkpoint"
-    first = last_committed(checkpoint / "checkpoint") + 1
-    with (directory / "starts.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"start": name, "first": first}) + "\n")
-    return Flow(
-        "killed",
-        replay(Trace.load(directory / "load.trace"), partitions=PARTITIONS),
-        counted,
-        sinks.each(written(directory / "outputs", name)),
-        checkpoint=checkpoint,
-        mode="observe",
-        backend="realtime",
-        recovery=BATCH_MS,
-    ).start(spark)
-
-
-def counted(records: DataFrame) -> DataFrame:
-    """Every record with its place among those of its key."""
-
-    def count(key: str, rows: list[Any], state: Any) -> Iterator[tuple[str, int, int]]:
-        for row in rows:
-            state["n"] = state.get("n", 0) + 1
-            yield key, state["n"], row.seq
-
-    passed = records.transform(step("pass", lambda row: (row.key, row.seq), "key string, seq long"))
-    return passed.transform(
-        keyed_step(
-            STEP,
-            count,
-            "key string, n long, seq long",
-            key="key",
-            scale=(PARTITIONS, PARTITIONS),
-        )
-    )
-
-
-def written(directory: Path, start: str) -> Callable[[Any], None]:
-    """Writes a result so that a worker's sudden end leaves whole lines, with its batch."""
-
-    def write(row: Any) -> None:
-        context = TaskContext.get()
-        batch = context.getLocalProperty("streaming.sql.batchId") if context else None
-        line = f"{start} {batch} {row.key} {row.n} {row.seq}\n"
-        with (directory / f"{os.getpid()}.txt").open("ab", buffering=0) as file:
-            file.write(line.encode())
-
-    return write
+def _say(directory: Path, what: dict[str, Any]) -> None:
+    with (directory / "attempts.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(what) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

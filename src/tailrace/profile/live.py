@@ -238,7 +238,9 @@ class LiveIntervals:
     """Collects what tasks say into consecutive intervals of one length.
 
     An interval is complete a second after its end, when every task has had its say; whatever is
-    said later counts in the oldest one that is still open, and nothing is dropped.
+    said later counts in the oldest one that is still open. One in which nothing was seen at the
+    end is none: there is no latency to judge. What chains did in it counts in its neighbour where
+    a flow begins and where it ends, so that no record is missing that has been seen.
     """
 
     def __init__(self, graph: Graph, every_ms: float, origin_us: int) -> None:
@@ -247,11 +249,12 @@ class LiveIntervals:
         self.every_ms = every_ms
         self._origin_us = origin_us
         self._oldest = 0
+        self._begun = False
         self._open: defaultdict[int, _Open] = defaultdict(_Open)
 
     def add(self, said: Sighting | Stretch) -> None:
         """Take in what a task said, by the middle of the time that it spoke of."""
-        place = self._open[self._index((said.first_us + said.last_us) / 2)]
+        place = self._open[max(self._oldest, self._place_of(said))]
         if isinstance(said, Sighting):
             place.sightings.append(said)
         else:
@@ -268,10 +271,17 @@ class LiveIntervals:
 
     def flush(self) -> tuple[LiveInterval, ...]:
         """The intervals still open, when nothing more will be said."""
+        seen = max((index for index, found in self._open.items() if found.sightings), default=None)
+        for index in sorted(self._open):
+            if seen is not None and index > seen:
+                self._open[seen].stretches += self._open.pop(index).stretches
         return self._close(max(self._open, default=self._oldest - 1) + 1)
 
     def _place(self, at_us: float) -> int:
         return math.floor((at_us - self._origin_us) / (self.every_ms * 1e3))
+
+    def _place_of(self, said: Sighting | Stretch) -> int:
+        return self._place((said.first_us + said.last_us) / 2)
 
     def _index(self, at_us: float) -> int:
         return max(self._oldest, self._place(at_us))
@@ -288,4 +298,8 @@ class LiveIntervals:
                 closed.append(
                     LiveInterval(self._graph, start_us, self.every_ms, *parts, found.gap_ms)
                 )
+                self._begun = True
+            elif not self._begun and (index + 1 in self._open or index + 1 == before):
+                fresh = [s for s in found.stretches if self._place_of(s) >= index]
+                self._open[index + 1].stretches += fresh
         return tuple(closed)

@@ -38,15 +38,19 @@ class Handed:
 
     The ages are sums over records in microseconds since their arrival: when they entered the open
     batch, and when Python had them. Where the arrival is not known they count from the open batch.
+    ``first_us`` is when the first of them came, 0 before: a task may wait long for it.
     """
 
     handovers: int = 0
     records: int = 0
     read_us: int = 0
     entered_us: int = 0
+    first_us: int = 0
 
     def add(self, records: int, read_us: int, arrived_us: int, now_us: int) -> None:
         """Count a hand-over, given the sums of its records' moments."""
+        if records and not self.first_us:
+            self.first_us = now_us
         self.handovers += 1
         self.records += records
         self.read_us += read_us - arrived_us
@@ -100,7 +104,7 @@ class Speaker:
         now_us, cpu_ns = time.time_ns() // 1_000, time.process_time_ns()
         message = self._fixed | {
             "number": self._number,
-            "first_us": self._spoke_us,
+            "first_us": handed.first_us or self._spoke_us,
             "last_us": now_us,
             "handovers": handed.handovers,
             "records": handed.records,

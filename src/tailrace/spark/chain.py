@@ -35,8 +35,6 @@ LAST = "(each)"
 TAG = "_tailrace_us"
 """The column that bears the arrival time of a record through a flow in real-time mode."""
 
-_NO_TAGS = pa.array([], pa.int64())
-
 READ = "_tailrace_read"
 """The column, last of a chain's input, that says when a record entered the open batch."""
 
@@ -142,7 +140,7 @@ class Chain:
         """What timers make at the end of a batch, once the state is written."""
         passed = keyed.finish(meters[0])
         records = passed.batch
-        tags = _tags_after(_NO_TAGS, passed) if self._tagged else None
+        tags = _tags_after(pa.nulls(0, pa.int64()), passed) if self._tagged else None
         for link, meter in zip(self._links[1:], meters[1:], strict=True):
             tags, records = self._pass_tagged(link, tags, records, meter)
         return _put_on(tags, records)
