@@ -117,12 +117,11 @@ def _kafka(result: dict[str, Any]) -> Iterator[Row]:
 def _staircase(result: dict[str, Any]) -> Iterator[Row]:
     for run in result["runs"]:
         asked = "chosen" if run["asked"] == "auto" else "told to"
+        kept = f"kept in {_share(run['fulfilled_share'])} of intervals"
+        mean, cpu = show_duration(run["latency_ms"]["mean_ms"]), f"{run['cpu_seconds']:.1f}"
         yield (
             f"PrimeTest, mean within {show_duration(run['bound_ms'])}, on {run['ran']} ({asked})",
-            (
-                f"{show_duration(run['latency_ms']['mean_ms'])}, kept in "
-                f"{_share(run['fulfilled_share'])} of intervals, {run['cpu_seconds']:.1f} CPU seconds"
-            ),
+            f"{mean}, {kept}, {cpu} CPU seconds",
             "-",
         )
 

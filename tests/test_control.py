@@ -196,7 +196,8 @@ def test_a_rise_of_the_rate_is_answered_before_its_interval_is_over(at_s: int, s
     goal = Constraint(500)
     result = run(Burst(3_000, 5_500, at_s, 60, 150), goal, seed=seed)
     assert np.all(result.shares(goal, 150)[5:] <= 1.0)
-    answers = [r for r in result.controller.log.decisions if at_s * 1e6 < r.at_us < (at_s + 2) * 1e6]
+    decisions = result.controller.log.decisions
+    answers = [r for r in decisions if at_s * 1e6 < r.at_us < (at_s + 2) * 1e6]
     assert answers
     assert answers[0].after.interval_ms < answers[0].before.interval_ms
 

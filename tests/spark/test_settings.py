@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 by_value(__name__)
 
+SLOTS = 4
+"""Those of the session that the tests share."""
+
 
 def in_a_worker(spark: SparkSession, question: Callable[[], str]) -> list[str]:
     """What Python workers answer, each answer once."""
@@ -52,7 +55,7 @@ def test_every_setting_is_on_in_the_session_and_says_why(
     spark: SparkSession, setting: settings.Setting
 ) -> None:
     live = spark.conf.get(setting.key)
-    assert live == wanted(2)[setting.key]
+    assert live == wanted(SLOTS)[setting.key]
     assert setting.reason
     assert setting.cost
 
@@ -134,7 +137,7 @@ def test_findings_name_each_bad_value_its_cost_and_its_remedy(worse: SparkSessio
         assert not finding.fatal
         assert setting.cost in finding.what
         assert setting.key in finding.what + finding.remedy
-        assert wanted(2)[setting.key] in finding.remedy
+        assert wanted(SLOTS)[setting.key] in finding.remedy
 
 
 def test_a_few_more_shuffle_partitions_than_slots_are_no_finding(spark: SparkSession) -> None:
@@ -142,7 +145,7 @@ def test_a_few_more_shuffle_partitions_than_slots_are_no_finding(spark: SparkSes
     try:
         assert findings(spark) == ()
     finally:
-        spark.conf.set("spark.sql.shuffle.partitions", "2")
+        spark.conf.set("spark.sql.shuffle.partitions", str(SLOTS))
 
 
 def test_a_plain_session_of_the_users_is_described_and_left_alone() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tailrace.goals import SOURCE, is_sink
@@ -144,7 +144,7 @@ class LiveInterval:
         for stretch in self.stretches:
             for name, step in stretch.steps.items():
                 found[name].append(step)
-        return {name: StepMeasure.merged(parts) for name, parts in found.items()}
+        return {name: _together(parts) for name, parts in found.items()}
 
     def hand_overs(self) -> dict[str, HandOverMeasure]:
         """The hand-over to each chain, by its name."""
@@ -223,6 +223,17 @@ class LiveInterval:
         if step is None or not step.records_in:
             return self.latency_ms.mean
         return step.entered_ms if entering else step.left_ms
+
+
+def _together(parts: list[StepMeasure]) -> StepMeasure:
+    """What a step did in several stretches.
+
+    The age at which records leave is a mean over those that do: a stretch in which a step let
+    none through has none to tell.
+    """
+    left = sum(part.left_ms * part.records_out for part in parts)
+    out = sum(part.records_out for part in parts)
+    return replace(StepMeasure.merged(parts), left_ms=left / max(1, out))
 
 
 @dataclass(slots=True)

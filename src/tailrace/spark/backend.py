@@ -112,6 +112,10 @@ class Backend(ABC):
             self._wake.notify_all()
         self.wait()
 
+    def notes(self) -> tuple[str, ...]:
+        """What a report should say of the run."""
+        return ()
+
     @abstractmethod
     def _start_query(self) -> None:
         """Start the query under the controller's plan."""

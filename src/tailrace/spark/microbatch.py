@@ -26,6 +26,7 @@ from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
 from tailrace.spark import probe
 from tailrace.spark.backend import Backend, Job, now_us
+from tailrace.spark.sinks import Call
 from tailrace.spark.step import Compilation
 from tailrace.spark.trace import outputs_of, splits
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tailrace.control import BatchController
     from tailrace.plan import Plan
     from tailrace.spark.meter import Meters
+    from tailrace.spark.sinks import Sink
 
 FIRST_TRIGGER = "10 milliseconds"
 """How often the query looks for its first records, before the pacer takes over."""
@@ -143,7 +145,8 @@ class MicroBatch(Backend):
         outputs = self._shared_outputs(frame, shared) if self._by_batch else {}
         times.submitted_us = now_us()
         publish = [
-            sink.write(outputs.get(name, frame), batch_id) for name, sink in self.job.sinks.items()
+            sink.write(self._computed(outputs.get(name, frame), sink, shared), batch_id)
+            for name, sink in self.job.sinks.items()
         ]
         times.computed_us = now_us()
         meters = probe.taken(self._meters)
@@ -176,6 +179,18 @@ class MicroBatch(Backend):
             return shared[-1]
 
         return self._outputs(keep(frame, SOURCE), keep)
+
+    def _computed(self, frame: DataFrame, sink: Sink, shared: list[DataFrame]) -> DataFrame:
+        """The frame for a sink; one that keyed steps are part of is computed, and that once.
+
+        What a user's function does with a batch is its own business, but state must be written.
+        """
+        keyed = any(step.keyed_by for step in self.controller.graph.steps)
+        if not keyed or not isinstance(sink, Call):
+            return frame
+        shared.append(frame.persist())
+        frame.write.format("noop").mode("overwrite").save()
+        return frame
 
     def _dead_letters(self, meters: Meters, batch_id: int) -> list[Callable[[], None]]:
         letters = [

@@ -60,10 +60,9 @@ class RealTime(Backend):
     """Runs a job in real-time mode."""
 
     def __init__(self, job: Job, controller: LiveController) -> None:
-        """Refuse what cannot run; nothing is started yet."""
+        """Prepare, start nothing yet."""
         super().__init__(job, controller)
         self.controller = controller
-        check(job, controller.graph, controller.plan)
         self._compiled: Plan | None = None
         self._lifetimes: dict[str, float] = {}
         self._timed = {step.name for step in controller.graph.steps if step.timed}
@@ -72,10 +71,10 @@ class RealTime(Backend):
         self._letters = Letters(job.directory / "letters", committed)
         self._published = -1
 
-    @property
-    def unheard(self) -> int:
-        """How many measurements were lost on their way."""
-        return self._ear.lost
+    def notes(self) -> tuple[str, ...]:
+        """What a report should say of the run."""
+        lost = self._ear.lost
+        return (f"{lost} measurements were lost on their way to the driver.",) if lost else ()
 
     def _release(self) -> None:
         self._ear.close()
@@ -127,7 +126,7 @@ class RealTime(Backend):
         return output if beacon is None else seen(carried(output), beacon, name)
 
     def _look(self) -> bool:
-        if self._query is not None and self._pacer is None and self._query.lastProgress is None:
+        if self._query is not None and self._pacer is None:
             self._pace(self._query)
         self._publish_letters()
         plan = self.controller.tick(now_us())

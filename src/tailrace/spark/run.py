@@ -20,7 +20,7 @@ from tailrace.plan import Backend, Plan, first_plan
 from tailrace.report.data import Report, report_of
 from tailrace.spark.backend import Job, now_us
 from tailrace.spark.microbatch import MicroBatch
-from tailrace.spark.realtime import RealTime
+from tailrace.spark.realtime import RealTime, check
 from tailrace.spark.selftest import require_milliseconds
 from tailrace.spark.settings import findings
 from tailrace.spark.sources import open_source
@@ -129,8 +129,9 @@ class Run:
                 slots=slots,
                 log=log,
             )
-            self._backend = RealTime(self._job, live)
+            check(self._job, self._graph, plan)
             require_milliseconds(self._job.spark)
+            self._backend = RealTime(self._job, live)
         else:
             self.controller = batches = BatchController(
                 self._graph,
@@ -243,7 +244,7 @@ class Run:
             self._meter.read(),
             warm_up_ms=self.flow.warm_up_ms,
             restarts_ms=(*self._restarts_ms, *self._backend.restarts_ms),
-            notes=self._notes,
+            notes=(*self._notes, *self._backend.notes()),
         )
 
     def _clean(self) -> None:
