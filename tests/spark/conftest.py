@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.bench.broker import connector_jars
+from tailrace.bench.jars import connector_jars
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark.settings import JAR, session
 

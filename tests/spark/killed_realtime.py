@@ -66,7 +66,7 @@ def noting(directory: Path, attempt: str) -> Callable[[Any], None]:
         context = TaskContext.get()
         assert context is not None
         batch = context.getLocalProperty("streaming.sql.batchId")
-        line = f"{batch} {row.key} {row.seq} {row.n}\n"
+        line = f"{batch} {os.getpid()} {row.key} {row.seq} {row.n}\n"
         place = directory / f"{attempt}-{context.partitionId()}.txt"
         file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(file, line.encode())

@@ -14,7 +14,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tailrace.bench import broker as module
-from tailrace.bench.broker import Broker, broker_jars, candidates, connector
+from tailrace.bench import jars
+from tailrace.bench.broker import Broker
+from tailrace.bench.jars import broker_jars, candidates, connector
 from tailrace.errors import EnvironmentUnfit, InputError
 
 from .support import until
@@ -206,7 +208,7 @@ def test_a_broker_that_maven_has_not_got_is_one_sentence_and_leaves_no_half_fold
     with pytest.raises(EnvironmentUnfit) as refused:
         broker_jars(tmp_path / "lib")
     assert str(refused.value) == (
-        f"Kafka {module.KAFKA} cannot be had from Maven (Could not find it): check the network, "
+        f"Kafka {jars.KAFKA} cannot be had from Maven (Could not find it): check the network, "
         "or Maven's settings."
     )
     assert list((tmp_path / "lib").iterdir()) == []
@@ -228,13 +230,13 @@ def test_the_note_names_what_is_not_of_sparks_own_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = version("pyspark")
-    monkeypatch.setattr(module, "candidates", lambda: ((own, own), ("4.2.0", "4.1.0")))
+    monkeypatch.setattr(jars, "candidates", lambda: ((own, own), ("4.2.0", "4.1.0")))
     maven_that_has([("4.2.0", "4.1.0")], tmp_path, monkeypatch)
     assert connector(tmp_path / "lib").note == (
         f"Spark {own} runs with the Kafka connector of Spark 4.2.0 and the Kafka token provider "
         "of Spark 4.1.0: its own could not be had from Maven."
     )
-    assert module.Connector(own, own, ()).note is None
+    assert jars.Connector(own, own, ()).note is None
 
 
 def test_without_any_connector_one_sentence_gives_mavens_reason(

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,7 +37,7 @@ RATE_PER_S = 300
 LONGEST_S = 1_800  # far longer than the test, so that there are records to the last kill
 KEYS = 40
 PARTITIONS = 2
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0  # for a machine that does much else
 
 LIVES = (
     ("worker", "worker", "all"),
@@ -60,6 +60,7 @@ class Line(NamedTuple):
 
     attempt: Attempt
     batch: int
+    worker: int
     key: str
     seq: int
     n: int
@@ -74,11 +75,16 @@ class Place:
         (directory / "out").mkdir()
 
     def said(self, what: str) -> list[dict[str, Any]]:
-        """What drivers said of their attempts; a line that is still being written does not count."""
+        """What drivers said of their attempts, as far as it is written."""
         place = self.directory / "attempts.jsonl"
         lines = place.read_text().splitlines(keepends=True) if place.exists() else []
         said = [json.loads(line) for line in lines if line.endswith("\n")]
         return [line for line in said if what in line]
+
+    def tries(self) -> bool:
+        """Whether an attempt was begun and has not failed."""
+        started, failed = self.said("starts"), self.said("failed")
+        return not failed or started[-1]["starts"] != failed[-1]["failed"]
 
     def committed(self) -> int:
         return last_committed(self.checkpoint)
@@ -111,8 +117,14 @@ class Place:
         for path in sorted((self.directory / "out").iterdir()):
             attempt = attempt_of(path.name.split("-")[0])
             for line in path.read_text().splitlines():
-                batch, key, seq, n = line.split()
-                yield Line(attempt, int(batch), key, int(seq), int(n))
+                batch, worker, key, seq, n = line.split()
+                yield Line(attempt, int(batch), int(worker), key, int(seq), int(n))
+
+    def busy(self) -> set[int]:
+        """The workers that left the last lines of every partition of the last attempt."""
+        name = self.said("starts")[-1]["starts"]
+        texts = [path.read_text() for path in (self.directory / "out").glob(f"{name}-*")]
+        return {int(text.splitlines()[-1].split()[1]) for text in texts if text}
 
 
 def attempt_of(name: str) -> Attempt:
@@ -176,8 +188,8 @@ class Life:
 
     def kill(self, *, alone: bool = False) -> None:
         """Kill the driver, and all that it started unless they are to see to it themselves."""
-        victims = [self._process.pid] if alone else [p.pid for p in self.processes()]
-        for pid in victims:
+        others = [] if alone else [process.pid for process in self.processes()]
+        for pid in (self._process.pid, *others):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
@@ -207,36 +219,30 @@ def await_moment(life: Life, place: Place, draw: random.Random) -> str:
     return kind
 
 
-def kill_worker(life: Life, place: Place, draw: random.Random) -> bool:
-    """Kill a worker and wait until the flow has got over it; whether an attempt failed of it."""
+def kill_worker(life: Life, place: Place, draw: random.Random) -> None:
+    """Kill a worker, mostly one that counts, and wait until the flow has got over it."""
     failures, committed = len(place.said("failed")), place.committed()
-    victim = draw.choice(sorted(life.workers(), key=lambda worker: worker.pid))
+    workers = sorted(life.workers(), key=lambda worker: worker.pid)
+    busy = [worker for worker in workers if worker.pid in place.busy()]
+    victim = draw.choice(busy if busy and draw.random() < 0.7 else workers)
     with suppress(psutil.NoSuchProcess):
         victim.kill()
     life.until(
         lambda: len(place.said("failed")) > failures or place.committed() > committed + 1,
         "a flow that fails of a killed worker, or goes on without it",
     )
-    failed = len(place.said("failed")) > failures
-    if failed:
-        starts = len(place.said("starts"))
-        life.until(
-            lambda: len(place.said("starts")) >= starts and place.said("starts")[-1] is not None,
-            "another attempt",
-        )
-    return failed
+    life.until(place.tries, "another attempt")
 
 
-@pytest.mark.parametrize("lives", [LIVES], ids=["21-kills"])
 def test_state_in_real_time_mode_stays_exact_however_often_processes_are_killed(
-    tmp_path: Path, lives: tuple[tuple[str, ...], ...]
+    tmp_path: Path,
 ) -> None:
     place = Place(tmp_path)
     trace = even_trace(RATE_PER_S * LONGEST_S, RATE_PER_S, keys=KEYS)
     trace.save(tmp_path / "load.trace")
     draw = random.Random(20_240_229)
     kills: Counter[str] = Counter()
-    failed = 0
+    torn = 0  # kills of a driver whose batch had written state and was not committed
     with ExitStack() as stack:
 
         def born(number: int) -> Life:
@@ -245,10 +251,10 @@ def test_state_in_real_time_mode_stays_exact_however_often_processes_are_killed(
             return life
 
         life = born(0)
-        for number, victims in enumerate(lives):
+        for number, victims in enumerate(LIVES):
             life.tell()
             # The JVM of the next life starts beside this one and waits, which saves much time.
-            following = born(number + 1) if number + 1 < len(lives) else None
+            following = born(number + 1) if number + 1 < len(LIVES) else None
             life.until(
                 lambda name=f"{number}.0": any(s["starts"] == name for s in place.said("starts")),  # type: ignore[misc]
                 "the start of a flow",
@@ -257,9 +263,10 @@ def test_state_in_real_time_mode_stays_exact_however_often_processes_are_killed(
                 moment = await_moment(life, place, draw)
                 kills[f"{victim}, {moment}"] += 1
                 if victim == "worker":
-                    failed += kill_worker(life, place, draw)
+                    kill_worker(life, place, draw)
                 else:
                     life.kill(alone=victim == "driver")
+                    torn += place.written() > place.committed()
             if following is not None:
                 life = following
         before = place.committed()
@@ -267,32 +274,27 @@ def test_state_in_real_time_mode_stays_exact_however_often_processes_are_killed(
         life.tell()
         life.until(life.ended, "the end of the last life")
 
-    check(place, kills, failed)
+    print(f"{kills.total()} kills, {torn} between the state of a batch and its commit")
+    assert kills.total() >= 20
+    check(place, kills)
 
 
-def check(place: Place, kills: Counter[str], failed: int) -> None:
+def check(place: Place, kills: Counter[str]) -> None:
     """Compare the three records of what happened."""
     read = place.read()
     expected = Counter(f"k{seq % KEYS}" for seq in read)
-    lines = list(place.lines())
-    last: dict[int, Attempt] = {}
-    attempts: defaultdict[int, set[Attempt]] = defaultdict(set)
-    for line in lines:
-        last[line.batch] = max(line.attempt, last.get(line.batch, line.attempt))
-        attempts[line.batch].add(line.attempt)
-    kept = [line for line in lines if line.attempt == last[line.batch]]
-    surplus = [line for line in lines if line.attempt != last[line.batch]]
-    starts = place.said("starts")
+    starts, failed = place.said("starts"), place.said("failed")
     begun_again = {start["committed"] + 1 for start in starts[1:]}
-    worker_kills = sum(n for kind, n in kills.items() if kind.startswith("worker"))
+    lines = list(place.lines())
+    kept, surplus = parted(lines, starts)
+    workers = sum(n for kind, n in kills.items() if kind.startswith("worker"))
 
-    print(f"{kills.total()} kills: {dict(kills)}; {failed} of {worker_kills} workers were missed")
-    print(f"{len(starts)} attempts, {place.committed() + 1} batches, {len(begun_again)} begun again")
-    print(f"{len(read)} records, {len(surplus)} results twice or more, of {sorted(begun_again)}")
-    for said in place.said("failed"):
-        print(said)
+    print(dict(sorted(kills.items())))
+    print(f"{len(failed)} of {workers} killed workers made an attempt fail, of {len(starts)}")
+    print(f"{place.committed() + 1} batches, of which begun again: {sorted(begun_again)}")
+    print(f"{len(read)} records; {len(surplus)} results came out once more than they should")
 
-    assert len(place.said("failed")) == failed <= worker_kills
+    assert len(failed) <= workers
     assert place.counts() == expected
     assert sorted(line.seq for line in kept) == sorted(read)
     assert sorted((line.key, line.n) for line in kept) == sorted(
@@ -300,5 +302,17 @@ def check(place: Place, kills: Counter[str], failed: int) -> None:
     )
     assert all(line.key == f"k{line.seq % KEYS}" for line in lines)
     assert {line.batch for line in surplus} <= begun_again
-    assert {batch for batch, by in attempts.items() if len(by) > 1} <= begun_again
     assert len({(line.attempt, line.batch, line.seq) for line in lines}) == len(lines)
+
+
+def parted(lines: list[Line], starts: list[dict[str, Any]]) -> tuple[list[Line], list[Line]]:
+    """The lines of the attempts that committed their batch, and those of all others.
+
+    Attempts run batches in order, from the one after the last that was committed when they
+    began. So the last attempt that began with a batch, or with one before it, committed it.
+    """
+    by: dict[int, Attempt] = {}
+    for batch in {line.batch for line in lines}:
+        by[batch] = attempt_of([s["starts"] for s in starts if s["committed"] < batch][-1])
+    kept = [line for line in lines if line.attempt == by[line.batch]]
+    return kept, [line for line in lines if line.attempt != by[line.batch]]

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from tailrace.bench.broker import Broker, connector_jars
+from tailrace.bench.broker import Broker
+from tailrace.bench.jars import connector_jars
 from tailrace.bench.machine import described
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark import kafka

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
+from itertools import zip_longest
 from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from tailrace.bench.ladder import Climber, climb
 from tailrace.bench.machine import described
-from tailrace.bench.peers import BOUND_MS, highest_rate, install, peers
+from tailrace.bench.peers import install, peers
 from tailrace.bench.turn import Setup, take_turn
 from tailrace.errors import TailraceError
 from tailrace.spark.settings import session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
@@ -38,17 +41,6 @@ STARTS_PER_S = {"arrow": 400_000.0, "row": 50_000.0}
 """Where the search for the highest rate begins."""
 
 
-class Outcome(Protocol):
-    """What a search for the highest rate asks of a turn, ours or a peer's."""
-
-    @property
-    def p50_ms(self) -> float:
-        """The median latency."""
-
-    def held(self) -> bool:
-        """Whether the rate was held."""
-
-
 class Rival:
     """A peer and what came of its turns; once one has failed it takes no more."""
 
@@ -56,72 +48,48 @@ class Rival:
         """Not a turn taken yet."""
         self.peer = peer
         self.results: list[Result] = []
-        self.max_rate_per_s = 0.0
         self.missing: str | None = None
 
-    def attempt(self, turn: Callable[[Peer], object]) -> None:
-        """Take a turn, or note why there is none."""
-        if self.missing is not None:
-            return
+    def install(self) -> None:
+        """Make its environment before anything is measured."""
         try:
-            turn(self.peer)
+            install(self.peer.environment)
         except TailraceError as error:
             self.missing = str(error)
-            _say(self.missing)
+
+    def turn(self, rate_per_s: float, seconds: float) -> Result | None:
+        """Take a turn, or note why there is none."""
+        if self.missing is not None:
+            return None
+        _say(f"{self.peer.name} at {rate_per_s:,.0f}/s")
+        try:
+            return self.peer.measure(rate_per_s, seconds)
+        except TailraceError as error:
+            self.missing = str(error)
+            return None
 
     def compared(self, seconds: float) -> None:
         """A turn at the rate at which all are compared."""
-        _say(f"{self.peer.name} at {COMPARED_PER_S:,}/s")
-        self.attempt(lambda peer: self.results.append(peer.measure(COMPARED_PER_S, seconds)))
-
-    def climb(self, seconds: float, tolerance: float) -> None:
-        """Search for its highest rate."""
-
-        def search(peer: Peer) -> None:
-            def turn(rate_per_s: float) -> Result:
-                _say(f"{peer.name} at {rate_per_s:,.0f}/s")
-                return peer.measure(rate_per_s, seconds)
-
-            self.max_rate_per_s = highest(turn, peer.start_per_s, tolerance)
-
-        self.attempt(search)
-
-
-def highest(turn: Callable[[float], Outcome], start_per_s: float, tolerance: float) -> float:
-    """The highest rate that is held, found in the same way for all sides.
-
-    A rate at which only the tail was late is tried once more: on a machine that does other
-    things, a pause of a tenth of a second is not yet a limit.
-    """
-
-    def held(rate_per_s: float) -> bool:
-        outcome = turn(rate_per_s)
-        if not outcome.held() and outcome.p50_ms < BOUND_MS:
-            outcome = turn(rate_per_s)
-        return outcome.held()
-
-    return highest_rate(held, start_per_s, tolerance)
+        result = self.turn(COMPARED_PER_S, seconds)
+        if result is not None:
+            self.results.append(result)
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
     """Let all sides take turns, after one of ours that only warms up the JVM."""
-    rounds, seconds, climb_s, tolerance = (1, 6.0, 4.0, 1.0) if quick else (3, 8.0, 5.0, 0.1)
+    rounds, seconds, climb_s, tolerance = (1, 6.0, 3.0, 1.0) if quick else (3, 8.0, 5.0, 0.1)
+    bounded_s = 6.0 if quick else 16.0
     rivals = [Rival(peer) for peer in peers()]
     for rival in rivals:
-        rival.attempt(lambda peer: install(peer.environment))
+        rival.install()
     load_average = os.getloadavg()[0]
     spark = session("realtime", master="local[4]")
     try:
         _turn(spark, Setup(20_000, 1.0, settle_s=15.0))
         turns = _rounds(spark, rivals, rounds, seconds)
-        found = {
-            kind: _climb(spark, kind == "row", start_per_s, climb_s, tolerance)
-            for kind, start_per_s in STARTS_PER_S.items()
-        }
-        for rival in rivals:
-            rival.climb(climb_s, tolerance)
+        highest = climb(_climbers(spark, rivals, climb_s), tolerance)
         bounds = [
-            _turn(spark, Setup(2_000, 2 * seconds, bound_ms=bound, settle_s=10.0, interval_s=2.0))
+            _turn(spark, Setup(2_000, bounded_s, bound_ms=bound, settle_s=10.0, interval_s=2.0))
             for bound in BOUNDS_MS
         ]
         crossing = None if quick else _turn(spark, Setup(COMPARED_PER_S, 65.0))
@@ -129,14 +97,14 @@ def measure(*, quick: bool) -> dict[str, Any]:
         spark.stop()
     return {
         "rates": [at_rate(turns[f"{rate}/s"]) for rate in RATES_PER_S],
-        "max_rate_per_s": round(found["arrow"]),
+        "max_rate_per_s": round(highest["arrow"]),
         "row_steps": at_rate(turns["row"]),
-        "max_rate_row_steps_per_s": round(found["row"]),
+        "max_rate_row_steps_per_s": round(highest["row"]),
         "chaining": chaining(turns[f"{COMPARED_PER_S}/s"], turns["apart"]),
         "bounds": [_bounded(turn, bound) for turn, bound in zip(bounds, BOUNDS_MS, strict=True)],
         "with_gaps": None if crossing is None else _with_gaps(crossing),
         "peers": [
-            against(rival, turns[f"{COMPARED_PER_S}/s"], turns["row"], found) for rival in rivals
+            against(rival, turns[f"{COMPARED_PER_S}/s"], turns["row"], highest) for rival in rivals
         ],
         "compared_at_per_s": COMPARED_PER_S,
         "rounds": rounds,
@@ -165,14 +133,23 @@ def _rounds(
     return turns
 
 
-def _climb(
-    spark: SparkSession, rows: bool, start_per_s: float, seconds: float, tolerance: float
-) -> float:
-    return highest(
-        lambda rate_per_s: _turn(spark, Setup(rate_per_s, seconds, rows=rows)),
-        start_per_s,
-        tolerance,
-    )
+def _climbers(spark: SparkSession, rivals: list[Rival], seconds: float) -> dict[str, Climber]:
+    """All sides in the order of their turns, ours between the peers'."""
+    ours = {
+        kind: Climber(start, partial(_try, spark, seconds, kind == "row"))
+        for kind, start in STARTS_PER_S.items()
+    }
+    theirs = {
+        rival.peer.name: Climber(rival.peer.start_per_s, partial(rival.turn, seconds=seconds))
+        for rival in rivals
+        if rival.missing is None
+    }
+    names = [name for pair in zip_longest(theirs, ours) for name in pair if name is not None]
+    return {name: (ours | theirs)[name] for name in names}
+
+
+def _try(spark: SparkSession, seconds: float, rows: bool, rate_per_s: float) -> Turn:
+    return _turn(spark, Setup(rate_per_s, seconds, rows=rows))
 
 
 def _turn(spark: SparkSession, setup: Setup) -> Turn:
@@ -190,7 +167,8 @@ def _say(what: str) -> None:
 def at_rate(turns: Sequence[Turn]) -> dict[str, Any]:
     """Turns at one rate as plain data: the median over the turns.
 
-    ``within_batch`` says that no turn met the gap between two real-time batches.
+    ``within_batch`` says that no turn met the gap between two real-time batches, ``others_cores``
+    how much of the machine was busy with something else in the worst of them.
     """
     shown = {
         "rate_per_s": turns[0].rate_per_s,
@@ -199,6 +177,7 @@ def at_rate(turns: Sequence[Turn]) -> dict[str, Any]:
         "p99_ms": round(median(turn.p99_ms for turn in turns), 2),
         "cpu_s_per_million": round(median(turn.cpu_s_per_million for turn in turns), 2),
         "records": sum(turn.records for turn in turns),
+        "others_cores": round(max(turn.others_cores for turn in turns), 2),
         "within_batch": all(turn.batches == 1 for turn in turns),
     }
     sizes = [t.records_per_hand_over for t in turns if t.records_per_hand_over is not None]
@@ -224,6 +203,7 @@ def _bounded(turn: Turn, bound_ms: float) -> dict[str, Any]:
         "mean_ms": round(turn.mean_ms, 2),
         "share_kept": turn.share_kept,
         "cpu_s_per_million": round(turn.cpu_s_per_million, 2),
+        "others_cores": round(turn.others_cores, 2),
         "records_per_hand_over": round(turn.records_per_hand_over or 0.0, 1),
     }
 
@@ -247,11 +227,12 @@ def against(
     if rival.missing is not None:
         return {**named, "missing": rival.missing}
     p50, p99 = (median(getattr(r, key) for r in rival.results) for key in ("p50_ms", "p99_ms"))
+    theirs_per_s = rates_per_s[peer.name]
     ratios = {
         kind: {
             "p50": round(p50 / median(turn.p50_ms for turn in turns), 2),
             "p99": round(p99 / median(turn.p99_ms for turn in turns), 2),
-            "rate": _over(rates_per_s[kind], rival.max_rate_per_s),
+            "rate": _over(rates_per_s[kind], theirs_per_s),
         }
         for kind, turns in (("arrow", arrow), ("row", row))
     }
@@ -260,7 +241,7 @@ def against(
         "settings": " ".join(peer.arguments),
         "p50_ms": round(p50, 2),
         "p99_ms": round(p99, 2),
-        "max_rate_per_s": round(rival.max_rate_per_s),
+        "max_rate_per_s": round(theirs_per_s),
         "ratios": ratios,
     }
 

@@ -12,6 +12,9 @@ and are kept out:
   median over a quarter is taken, and the heap has a limit that it reaches soon.
 - Spark's log keeps the last batches. It is told to keep few, so that their number is there soon.
 
+The JVM's threads do rise in a short run: two pools of Spark's block manager fill up to 100 each,
+and only then stay.
+
     python -m tailrace.bench.soak --minutes 60
 """
 

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from tailrace import load
 from tailrace.bench.floor import SCHEMA, pass_on
 from tailrace.bench.peers import BOUND_MS
@@ -67,7 +69,8 @@ class Turn:
 
     ``drift_ms`` is how much later the records of its last fifth were than those of its first,
     ``batches`` how many real-time batches the whole turn had: with one, no gap between batches is
-    in the figures. ``share_kept`` is the share of intervals whose mean was within the bound.
+    in the figures. ``others_cores`` is how much of the machine was busy with something else: such
+    a turn says little. ``share_kept`` is the share of intervals whose mean was within the bound.
     """
 
     rate_per_s: float
@@ -81,6 +84,7 @@ class Turn:
     drift_ms: float
     batches: int
     cpu_s: float
+    others_cores: float = 0.0
     records_per_hand_over: float | None = None
     share_kept: float | None = None
 
@@ -114,6 +118,7 @@ def summed_up(
     *,
     batches: int,
     cpu_s: float,
+    others_cores: float = 0.0,
     records_per_hand_over: float | None = None,
 ) -> Turn:
     """What the intervals come to. If no record was seen in them, the flow stands still."""
@@ -138,6 +143,7 @@ def summed_up(
         _median_ms(intervals[-fifth:]) - _median_ms(intervals[:fifth]),
         batches,
         cpu_s,
+        others_cores,
         records_per_hand_over,
         None if setup.bound_ms is None else sum(kept) / len(kept),
     )
@@ -152,9 +158,9 @@ def take_turn(spark: SparkSession, setup: Setup) -> Turn:
     counting = _Counting(spark, time.time() + setup.settle_s)
     run = _flow(setup, counting).start(spark, plan=None if setup.chained else _apart(setup))
     run.wait(setup.settle_s)
-    began_cpu_s = cpu_seconds()
+    began_cpu_s, began_busy_s = cpu_seconds(), _busy_s()
     run.wait(setup.seconds)
-    cpu_s = cpu_seconds() - began_cpu_s
+    cpu_s, busy_s = cpu_seconds() - began_cpu_s, _busy_s() - began_busy_s
     report = run.stop()
     controller = run.controller
     return summed_up(
@@ -162,8 +168,15 @@ def take_turn(spark: SparkSession, setup: Setup) -> Turn:
         counted(controller.log.history, controller.origin_us, setup),
         batches=report.data["batches"],
         cpu_s=cpu_s,
+        others_cores=max(0.0, busy_s - cpu_s) / setup.seconds,
         records_per_hand_over=None if setup.rows else counting.mean(),
     )
+
+
+def _busy_s() -> float:
+    """CPU seconds that the whole machine has spent so far, time taken by other guests included."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
 
 
 class _Counting:

@@ -194,5 +194,7 @@ class Backend(ABC):
     def _end(self, query: StreamingQuery) -> None:
         if query.isActive:
             query.stop()
-        elif self._error is not None:
-            raise self._error
+            return
+        error = self._error or query.exception()
+        if error is not None:
+            raise error

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark import TaskContext
 
 from tailrace.errors import TailraceError
@@ -23,8 +24,6 @@ from tailrace.state.state import EPOCH, canonical
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
-
-    import pyarrow as pa
 
     from tailrace.spark.link import Link, Row
     from tailrace.spark.meter import Meter
@@ -82,53 +81,63 @@ class KeyedRun:
         places: dict[Any, list[int]] = {}
         for place, key in enumerate(self._keys(batch, rows)):
             places.setdefault(key, []).append(place)
-        groups = iter(
-            [
-                (key, [rows[i] for i in found], self._newest_us(rows, found))
-                for key, found in places.items()
-            ]
-        )
         results: list[Any] = []
         origins: list[int] = []
-        calls = self._kept_going(lambda: self._keyed.on_rows(groups), rows, places, meter)
-        for key, result in calls:
-            results.append(result)
-            origins.append(places[canonical(key)][-1])
-        for result in self._due(meter):
-            results.append(result)
-            origins.append(BORN_NOW)
-        return to_arrow(self._link, rows, results, origins, meter)
+        for key, found in places.items():
+            for result, origin in self._called(key, rows, found, meter):
+                results.append(result)
+                origins.append(origin)
+        passed = to_arrow(self._link, rows, results, origins, meter)
+        return _joined(passed, self._due(meter))
 
     def finish(self, meter: Meter) -> Passed:
         """The timers that are due when the batch ends; then the state is written."""
-        results = list(self._due(meter))
-        passed = to_arrow(self._link, [], results, [BORN_NOW] * len(results), meter)
+        passed = self._due(meter)
         self._keyed.finish(self._batch)
         return passed
 
-    def _due(self, meter: Meter) -> Iterator[Any]:
-        for _, result in self._kept_going(self._keyed.due, [], {}, meter):
-            yield result
+    def _called(
+        self, key: Any, rows: list[Row], found: list[int], meter: Meter
+    ) -> Iterator[tuple[Any, int]]:
+        """What the function makes of some records of a key, and the last of them.
 
-    def _kept_going(
-        self,
-        run: Callable[[], Iterable[tuple[Any, Any]]],
-        rows: list[Row],
-        places: dict[Any, list[int]],
-        meter: Meter,
-    ) -> Iterator[tuple[Any, Any]]:
-        """What calls return; one that raises is dealt with as the step asked, and the next run."""
-        while True:
+        Which records come together is chance, so one on which the function raises must not take
+        the others along: the state is as before, and they are handed over singly.
+        """
+        group = key, [rows[place] for place in found], self._newest_us(rows, found)
+        try:
+            made = list(self._keyed.on_rows([group]))
+        except TailraceError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a user's step may raise anything
+            if len(found) > 1 and self._link.on_error != "fail":
+                for place in found:
+                    yield from self._called(key, rows, [place], meter)
+            else:
+                failed(self._link, meter, rows[found[-1]], error)
+        else:
+            for _, result in made:
+                yield result, found[-1]
+
+    def _due(self, meter: Meter) -> Passed:
+        """What the timers make that are due; one that raises is dealt with as the step asked."""
+        owners: list[dict[str, Any]] = []
+        results: list[Any] = []
+        origins: list[int] = []
+        going = True
+        while going:
             try:
-                yield from run()
+                for key, result in self._keyed.due():
+                    owners.append({"key": key})
+                    results.append(result)
+                    origins.append(len(owners) - 1)
+                going = False
             except TailraceError:
                 raise
             except Exception as error:  # noqa: BLE001 - a user's step may raise anything
-                key = self._keyed.current
-                found = places.get(key)
-                failed(self._link, meter, rows[found[-1]] if found else {"key": key}, error)
-            else:
-                return
+                failed(self._link, meter, {"key": self._keyed.current}, error)
+        batch = to_arrow(self._link, owners, results, origins, meter).batch
+        return Passed(batch, [BORN_NOW] * batch.num_rows)
 
     def _keys(self, batch: pa.RecordBatch, rows: list[Row]) -> Iterable[Any]:
         names = batch.schema.names
@@ -145,6 +154,14 @@ class KeyedRun:
         moments = [getattr(rows[i], event) for i in found]
         known = [moment for moment in moments if moment is not None]
         return max((_micros(moment) for moment in known), default=None)
+
+
+def _joined(first: Passed, second: Passed) -> Passed:
+    """What records made, and what timers made after them."""
+    if not second.batch.num_rows:
+        return first
+    batch = pa.concat_batches([first.batch, second.batch])
+    return Passed(batch, [*(first.origins or ()), *(second.origins or ())])
 
 
 def _micros(moment: datetime) -> int:

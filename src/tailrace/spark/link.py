@@ -160,7 +160,11 @@ def _shape(names: tuple[str, ...]) -> Any:
 
 
 def to_arrow(
-    link: Link, rows: Sequence[Row], results: list[Any], origins: list[int], meter: Meter
+    link: Link,
+    rows: Sequence[Row | dict[str, Any]],
+    results: list[Any],
+    origins: list[int],
+    meter: Meter,
 ) -> Passed:
     """What a row step returned, as an Arrow batch of its schema, and what each record came of."""
     if not results:
@@ -172,7 +176,11 @@ def to_arrow(
 
 
 def _assembled_by_record(
-    link: Link, rows: Sequence[Row], results: list[Any], origins: list[int], meter: Meter
+    link: Link,
+    rows: Sequence[Row | dict[str, Any]],
+    results: list[Any],
+    origins: list[int],
+    meter: Meter,
 ) -> Passed:
     """The same record by record, to find those whose results do not fit: all go, or none."""
     parts: list[pa.RecordBatch] = []

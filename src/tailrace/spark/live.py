@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 _LONGEST = 65_536
 _BUFFER = 4 << 20
+_AGAIN_S = 0.1
 
 
 class Ear:
@@ -62,8 +63,9 @@ class Ear:
         """Stop listening; what was said before is heard."""
         self._closing = True
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
-            own.sendto(b"", self._socket.getsockname())
-        self._thread.join()
+            while self._thread.is_alive():  # a datagram to a full buffer is lost like any other
+                own.sendto(b"", self._socket.getsockname())
+                self._thread.join(_AGAIN_S)
         self._socket.close()
 
     def _listen(self) -> None:
@@ -79,8 +81,8 @@ class Ear:
     def _count(self, message: dict[str, Any]) -> None:
         """Messages of one speaker are numbered; a number that was skipped was not heard."""
         speaker, number = message["speaker"], message["number"]
-        self.lost += max(0, number - self._numbers.get(speaker, -1) - 1)
-        self._numbers[speaker] = number
+        self.lost += max(0, number - self._numbers.pop(speaker, -1) - 1)
+        self._numbers[speaker] = number  # last in the dict, so that those who are silent go first
         if len(self._numbers) > 1_000:
             for oldest in list(self._numbers)[:500]:
                 del self._numbers[oldest]
@@ -103,7 +105,7 @@ def _read(said: bytes, token: str) -> dict[str, Any] | None:
     """A message of our own tasks; whatever else comes to the port is none."""
     try:
         message = json.loads(said)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     own = isinstance(message, dict) and message.get("token") == token
     return message if own else None

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 SHORTEST_BATCH_MS = 5_000.0
 """The shortest real-time batch that Spark allows unless told otherwise."""
 
+UNTAGGED = (
+    "An operator of Spark's makes one record of many on the way, so that no arrival time reaches the "
+    "end of the flow: its latency is shown as 0."
+)
+
 LONGEST_END_S = 10.0
 """How long a batch may take to end before its time. A reader of Kafka that gets no records cannot
 be told: its batch is then given up, and repeated by the next start."""
@@ -70,11 +75,13 @@ class RealTime(Backend):
         committed = last_committed(job.directory / "checkpoint")
         self._letters = Letters(job.directory / "letters", committed)
         self._published = -1
+        self._tagged = True
 
     def notes(self) -> tuple[str, ...]:
         """What a report should say of the run."""
         lost = self._ear.lost
-        return (f"{lost} measurements were lost on their way to the driver.",) if lost else ()
+        said = [f"{lost} measurements were lost on their way to the driver."] if lost else []
+        return (*said, *([] if self._tagged else [UNTAGGED]))
 
     def _release(self) -> None:
         self._ear.close()
@@ -123,7 +130,11 @@ class RealTime(Backend):
             output = next(iter(outputs_of(job.pipeline, source).values()))
             if isinstance(sink, Each):
                 output = sink.last(output)
-        return output if beacon is None else seen(carried(output), beacon, name)
+        if beacon is None:
+            return output
+        output = carried(output)
+        self._tagged = TAG in output.columns
+        return seen(output, beacon, name)
 
     def _look(self) -> bool:
         if self._query is not None and self._pacer is None:
