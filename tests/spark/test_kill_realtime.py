@@ -179,12 +179,13 @@ class Life:
 
     def workers(self) -> list[psutil.Process]:
         """The Python workers, which are the children of the daemon that they are forked from."""
-        daemons = {}
+        parents: dict[psutil.Process, int] = {}
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 if "tailrace.spark.daemon" in process.cmdline():
-                    daemons[process.pid] = process
-        return [p for p in daemons.values() if p.ppid() in daemons]
+                    parents[process] = process.ppid()
+        family = {process.pid for process in parents}
+        return [process for process, parent in parents.items() if parent in family]
 
     def kill(self, *, alone: bool = False) -> None:
         """Kill the driver, and all that it started unless they are to see to it themselves."""
@@ -222,11 +223,18 @@ def await_moment(life: Life, place: Place, draw: random.Random) -> str:
 def kill_worker(life: Life, place: Place, draw: random.Random) -> None:
     """Kill a worker, mostly one that counts, and wait until the flow has got over it."""
     failures, committed = len(place.said("failed")), place.committed()
-    workers = sorted(life.workers(), key=lambda worker: worker.pid)
-    busy = [worker for worker in workers if worker.pid in place.busy()]
-    victim = draw.choice(busy if busy and draw.random() < 0.7 else workers)
-    with suppress(psutil.NoSuchProcess):
-        victim.kill()
+    wanted_busy = draw.random() < 0.7
+
+    def struck() -> bool:
+        workers = sorted(life.workers(), key=lambda worker: worker.pid)
+        busy = [worker for worker in workers if worker.pid in place.busy()]
+        if workers:
+            with suppress(psutil.NoSuchProcess):
+                draw.choice(busy if busy and wanted_busy else workers).kill()
+                return True
+        return False  # it ended by itself, or an attempt is between its workers
+
+    life.until(struck, "a worker to kill")
     life.until(
         lambda: len(place.said("failed")) > failures or place.committed() > committed + 1,
         "a flow that fails of a killed worker, or goes on without it",

@@ -85,7 +85,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
     load_average = os.getloadavg()[0]
     spark = session("realtime", master="local[4]")
     try:
-        _turn(spark, Setup(20_000, 1.0, settle_s=15.0))
+        _turn(spark, Setup(20_000, 5.0, settle_s=15.0))
         turns = _rounds(spark, rivals, rounds, seconds)
         highest = climb(_climbers(spark, rivals, climb_s), tolerance)
         bounds = [

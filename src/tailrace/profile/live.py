@@ -116,8 +116,9 @@ class LiveInterval:
         Without such a chain, those that were seen at the end.
         """
         firsts = {s.target for s in self.graph.streams_from(SOURCE)}
-        entered = [s.records for s in self.stretches if s.chain.split("+")[0] in firsts]
-        return sum(entered) or int(self.latency_ms.count)
+        if firsts.isdisjoint(self.graph.names):
+            return int(self.latency_ms.count)
+        return sum(s.records for s in self.stretches if s.chain.split("+")[0] in firsts)
 
     @property
     def batches(self) -> int:

@@ -37,8 +37,8 @@ SHORTEST_BATCH_MS = 5_000.0
 """The shortest real-time batch that Spark allows unless told otherwise."""
 
 UNTAGGED = (
-    "An operator of Spark's makes one record of many on the way, so that no arrival time reaches the "
-    "end of the flow: its latency is shown as 0."
+    "An operator of Spark's makes one record of many on the way, so that no arrival time reaches "
+    "the end of the flow: its latency is shown as 0."
 )
 
 LONGEST_END_S = 10.0
