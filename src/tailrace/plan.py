@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 Chains = tuple[tuple[str, ...], ...]
 
 
+FLUSH_MS = 1.0
+"""How often the buffers of a shuffle are swept unless a bound allows longer."""
+
+
 class Backend(StrEnum):
     """What runs a flow."""
 
@@ -35,7 +39,7 @@ class Plan:
     partitions: dict[str, int] = field(default_factory=dict)
     backend: Backend = Backend.MICROBATCH
     lifetimes_ms: dict[str, float] = field(default_factory=dict)
-    flush_ms: float = 1.0
+    flush_ms: float = FLUSH_MS
 
     def chain_of(self, step: str) -> tuple[str, ...]:
         """The chain that a step runs in."""

@@ -47,6 +47,29 @@ def test_everything_else_becomes_one_sentence(error: Exception | str, reason: st
     assert str(made).startswith(f"The flow failed ({reason.rstrip(' .')}): mend the cause")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+        "java.net.SocketException: Connection reset\n\tat org.apache.spark.api.python.PythonRunner",
+        "java.io.IOException: Broken pipe\n\tat x\n\tat org.apache.spark.api.python.PythonRunner",
+    ],
+)
+def test_a_worker_that_ended_is_told_whatever_its_socket_says(said: str) -> None:
+    assert str(explained(said)).startswith("A Python worker ended in the middle of its work")
+
+
+def test_a_connection_that_is_no_workers_is_not_taken_for_one() -> None:
+    assert "Connection reset" in str(explained("java.net.SocketException: Connection reset"))
+
+
+def test_what_a_worker_raised_in_our_own_words_comes_back_as_it_was() -> None:
+    said = "PythonException: Traceback\ntailrace.errors.StepFailed: The state is full: free some.\n"
+    made = explained(said)
+    assert isinstance(made, StepFailed)
+    assert str(made) == "The state is full: free some."
+
+
 def test_an_error_of_our_own_stays_what_it_is() -> None:
     error = InputError("This is wrong: do that.")
     assert explained(error) is error

@@ -332,6 +332,37 @@ def test_too_few_slots_are_refused_with_the_number_that_is_needed(spark: SparkSe
     refused(spark, flow, match, error=EnvironmentUnfit)
 
 
+def test_the_tasks_behind_exchanges_of_sparks_own_are_counted(spark: SparkSession) -> None:
+    def pipeline(records: DataFrame) -> DataFrame:
+        marked = records.transform(step("a", lambda row: row.seq, "seq bigint"))
+        return marked.repartition(20, "seq").dropDuplicates(["seq"])
+
+    source = replay(even_trace(10, 1000), partitions=3)
+    flow = observed(pipeline, sinks.discard(), source=source, backend="realtime")
+    behind = int(str(spark.conf.get("spark.sql.shuffle.partitions")))
+    refused(spark, flow, f"the flow holds {3 + 20 + behind} slots", error=EnvironmentUnfit)
+
+
+def test_a_bound_behind_an_aggregation_is_refused_and_one_before_it_is_not(
+    spark: SparkSession,
+) -> None:
+    def pipeline(records: DataFrame) -> DataFrame:
+        marked = records.transform(step("a", lambda row: row.seq % 3, "seq bigint"))
+        return marked.groupBy("seq").count()
+
+    flow = observed(pipeline, sinks.discard(), backend="realtime").keep(mean="10 ms")
+    refused(spark, flow, "a record's arrival is not known any more")
+    flow = observed(pipeline, sinks.discard(), backend="realtime")
+    flow.keep(mean="10 ms", path=("source", "a"))
+    before = str(spark.conf.get("spark.sql.shuffle.partitions"))
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    try:
+        with Running(spark, flow, plan=LIVE):
+            pass  # it has started
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
+
+
 def test_a_session_without_the_extension_is_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.spark import sinks
 from tailrace.spark.chain import TAG
+from tailrace.spark.sources import replay
 from tailrace.spark.step import carried, step
 
 from .collected import Files, plan_on
@@ -200,6 +201,30 @@ def test_records_that_lost_their_tag_on_the_way_still_flow(
         report = running.run.stop()
     assert sorted(files.rows()) == [(seq, ("zero", "one")[seq % 2]) for seq in range(count)]
     assert report.data["records"] == count
+
+
+@pytest.mark.parametrize("columns", [["x"], None], ids=["by column", "by all columns"])
+def test_duplicates_in_a_running_flow_are_told_by_what_the_pipeline_sees(
+    spark: SparkSession, tmp_path: Path, columns: list[str] | None
+) -> None:
+    last = 199
+
+    def pipeline(records: DataFrame) -> DataFrame:
+        mark = step("a", lambda row: row.seq % 20 if row.seq < last else -1, "x long")
+        return records.transform(mark).dropDuplicates(columns)
+
+    before = str(spark.conf.get("spark.sql.shuffle.partitions"))
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    files = Files(tmp_path / "out")
+    load = replay(even_trace(last + 1, 1_000), partitions=1)
+    flow = observed(pipeline, files.sink, source=load, backend="realtime")
+    try:
+        with Running(spark, flow, plan=plan_on("realtime")) as running:
+            until(lambda: (-1,) in files.rows(), "what became of the last record")
+            running.run.stop()
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
+    assert sorted(files.rows()) == [(x,) for x in range(-1, 20)]
 
 
 def test_the_sink_sees_no_tag(spark: SparkSession) -> None:

@@ -15,7 +15,7 @@ import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.RepartitionOperation;
 import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
 import org.apache.spark.sql.catalyst.plans.logical.Union;
-import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2;
+import scala.Option;
 import scala.collection.JavaConverters;
 import scala.collection.immutable.Seq;
 
@@ -42,22 +42,6 @@ public final class Tag {
         .orElse(frame);
   }
 
-  /** Whether the source of a stream can be read in real-time mode. */
-  public static boolean readsLive(Dataset<Row> frame) {
-    var classic = (org.apache.spark.sql.classic.Dataset<Row>) frame;
-    return JavaConverters.asJava(classic.queryExecution().analyzed().collectLeaves()).stream()
-        .filter(LogicalPlan::isStreaming)
-        .allMatch(Tag::isLive);
-  }
-
-  private static boolean isLive(LogicalPlan source) {
-    if (!(source instanceof StreamingRelationV2 relation)) {
-      return false;
-    }
-    String name = relation.source().map(Object::getClass).map(Class::getName).getOrElse(() -> "");
-    return name.startsWith("tailrace.") || name.startsWith("org.apache.spark.sql.kafka010.");
-  }
-
   private static Dataset<Row> frame(
       org.apache.spark.sql.classic.Dataset<Row> like, LogicalPlan plan) {
     return org.apache.spark.sql.classic.Dataset.ofRows(like.sparkSession(), plan);
@@ -74,6 +58,11 @@ public final class Tag {
     }
     if (plan instanceof Union union) {
       return unionOf(union);
+    }
+    if (plan instanceof Deduplicate distinct) {
+      // Its keys stay what they are: told to take all columns, it would take the tag for one.
+      return tagged(distinct.child())
+          .map(child -> new Deduplicate(distinct.keys(), child, Option.empty()));
     }
     if (keepsColumns(plan)) {
       LogicalPlan child = plan.children().head();
@@ -97,8 +86,7 @@ public final class Tag {
         || plan instanceof SubqueryAlias
         || plan instanceof RepartitionOperation
         || plan instanceof Generate
-        || plan instanceof EventTimeWatermark
-        || plan instanceof Deduplicate;
+        || plan instanceof EventTimeWatermark;
   }
 
   private static Optional<Attribute> tag(LogicalPlan plan) {

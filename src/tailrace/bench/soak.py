@@ -35,7 +35,7 @@ import psutil
 
 from tailrace import load
 from tailrace.bench.machine import described
-from tailrace.errors import FlowFailed, InputError
+from tailrace.errors import FlowFailed, InputError, TailraceError
 from tailrace.profile.histogram import LogHistogram
 from tailrace.spark import sinks
 from tailrace.spark.flow import Flow
@@ -300,7 +300,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--out", type=Path, help="a file for the result")
     asked = parser.parse_args()
-    result = json.dumps(measure(asked.minutes), indent=2)
+    try:
+        result = json.dumps(measure(asked.minutes), indent=2)
+    except TailraceError as error:
+        sys.exit(str(error))
     if asked.out is None:
         sys.stdout.write(result + "\n")
     else:

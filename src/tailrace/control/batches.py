@@ -203,7 +203,7 @@ class BatchController(Controller[Interval]):
         if latest is None:
             return Reading(constraint, None, 0.0)
         verdict, interval = latest
-        path = self.graph.path(constraint.path)
+        path = self._paths[constraint]
         if path[0] != SOURCE:
             return Reading(constraint, verdict.value_ms, verdict.value_ms)
         along = interval.value_ms(replace(constraint, quantile=None), path)

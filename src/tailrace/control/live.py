@@ -242,7 +242,7 @@ class LiveController(Controller[LiveInterval]):
 
     def _reading(self, constraint: Constraint, interval: LiveInterval) -> handover.PathReading:
         """What a constraint measured last, and the hand-overs and hops that lie on its path."""
-        path = self.graph.path(constraint.path)
+        path = self._paths[constraint]
         seen = {chain_name(c) for c in self.plan.chains} & set(interval.hand_overs())
         inside = path[0] if path[0] != SOURCE else None
         chains = tuple(

@@ -138,6 +138,7 @@ class Controller(Generic[AnySpan]):
         self.interval_ms = interval_ms
         self.origin_us = origin_us
         self.log = log or Log()
+        self._paths = {goal: graph.path(goal.path) for goal in constraints}
         self._latest: dict[Constraint, tuple[Verdict, AnySpan]] = {}
         self._fresh: list[Verdict] = []
         self._since_change = 0
@@ -148,7 +149,7 @@ class Controller(Generic[AnySpan]):
 
     def _judge(self, interval: AnySpan, constraints: list[Constraint]) -> None:
         for constraint in constraints:
-            verdict = judge(interval, constraint, self.graph.path(constraint.path))
+            verdict = judge(interval, constraint, self._paths[constraint])
             self.log.verdicts.append(verdict)
             self._fresh.append(verdict)
             self._latest[constraint] = (verdict, interval)

@@ -117,7 +117,8 @@ class Chain:
 
     def _live(self, batches: Iterable[pa.RecordBatch], beacon: Beacon) -> Iterator[pa.RecordBatch]:
         """The same on records that bear the time of their arrival, reporting now and then."""
-        gc.freeze()  # what a worker has loaded stays: collecting it would stop records for 10 ms
+        if gc.get_freeze_count() == 0:
+            gc.freeze()  # what a worker has loaded stays: looking at it would take 10 ms
         meters, handed = self._new_meters(), Handed()
         speaker = beacon.speaker(self.name, self.names)
         for batch in batches:

@@ -13,6 +13,11 @@ from tailrace.spark.link import FAILURE
 _FACTS = re.compile(re.escape(FAILURE) + r"(\{.*\})")
 _CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]*?(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
 
+_WORKER_GONE = re.compile(
+    r"Python worker exited unexpectedly|(?:Connection reset|Broken pipe)[\s\S]*api\.python\."
+)
+"""What the other end of a worker's socket says, depending on what it was about to do."""
+
 _RAISED = {kind.__name__: kind for kind in (StepFailed, FlowFailed, InputError)}
 _OWN = re.compile(rf"tailrace\.errors\.({'|'.join(_RAISED)}): (.+)")
 """What Tailrace itself raised in a worker comes back as text."""
@@ -29,6 +34,12 @@ def explained(error: BaseException | str) -> TailraceError:
     said = _OWN.search(text)
     if said:
         return _RAISED[said[1]](said[2].strip())
+    if _WORKER_GONE.search(text):
+        return FlowFailed(
+            "A Python worker ended in the middle of its work, killed or out of memory: see to what "
+            "the steps and the machine have of it, and start again; a checkpoint resumes where it "
+            "stopped."
+        )
     cause = (_first_cause(text) or _named(error)).rstrip(" .")
     return FlowFailed(
         f"The flow failed ({cause}): mend the cause and start again; a checkpoint resumes where it "

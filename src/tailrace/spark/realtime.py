@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 
 from tailrace.errors import EnvironmentUnfit, InputError
-from tailrace.plan import chain_name
+from tailrace.goals import is_sink
+from tailrace.plan import FLUSH_MS, chain_name
 from tailrace.spark.backend import Backend, Job, now_us
+from tailrace.spark.beacon import Beacon
 from tailrace.spark.chain import TAG
 from tailrace.spark.letters import Letters, last_committed
 from tailrace.spark.live import Ear, seen
@@ -26,20 +28,18 @@ from tailrace.spark.step import Compilation, carried
 from tailrace.spark.trace import outputs_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tailrace.control import LiveController
     from tailrace.flow import Graph
+    from tailrace.goals import Constraint
     from tailrace.plan import Plan
 
 SHORTEST_BATCH_MS = 5_000.0
 """The shortest real-time batch that Spark allows unless told otherwise."""
-
-UNTAGGED = (
-    "An operator of Spark's makes one record of many on the way, so that no arrival time reaches "
-    "the end of the flow: its latency is shown as 0."
-)
 
 LONGEST_END_S = 10.0
 """How long a batch may take to end before its time. A reader of Kafka that gets no records cannot
@@ -75,16 +75,15 @@ class RealTime(Backend):
         committed = last_committed(job.directory / "checkpoint")
         self._letters = Letters(job.directory / "letters", committed)
         self._published = -1
-        self._tagged = True
 
     def notes(self) -> tuple[str, ...]:
         """What a report should say of the run."""
         lost = self._ear.lost
-        said = [f"{lost} measurements were lost on their way to the driver."] if lost else []
-        return (*said, *([] if self._tagged else [UNTAGGED]))
+        return (f"{lost} measurements were lost on their way to the driver.",) if lost else ()
 
     def _release(self) -> None:
         self._ear.close()
+        self.job.jvm.tailrace.Sweep.every(FLUSH_MS)
 
     # --- the life of the query -------------------------------------------------------------
 
@@ -109,32 +108,14 @@ class RealTime(Backend):
 
     def _output(self, name: str, sink: Any) -> DataFrame:
         """The pipeline on records that bear the time of their arrival, seen at its end."""
-        job = self.job
-        arrived = job.arrived
-        if arrived is None:
-            raise InputError(
-                "No column says when records arrived, and in real-time mode nothing else does: "
-                "name one with Flow(..., arrived='column')."
-            )
-        micros = sf.unix_micros(sf.col(arrived).cast("timestamp"))
-        visible = job.frame.columns
-        source = job.frame.withColumn(TAG, micros).select(*(sf.col(f"`{c}`") for c in visible))
-        beacon = self._ear.beacon if job.measured else None
         compilation = Compilation(
             self._compiled,
             self.controller.graph,
             beacon=self._ear.beacon,
             state_directory=self._state,
         )
-        with compilation.active():
-            output = next(iter(outputs_of(job.pipeline, source).values()))
-            if isinstance(sink, Each):
-                output = sink.last(output)
-        if beacon is None:
-            return output
-        output = carried(output)
-        self._tagged = TAG in output.columns
-        return seen(output, beacon, name)
+        output = compiled(self.job, compilation, sink)
+        return seen(output, self._ear.beacon, name) if self.job.measured else output.drop(TAG)
 
     def _look(self) -> bool:
         if self._query is not None and self._pacer is None:
@@ -189,12 +170,28 @@ class RealTime(Backend):
         self._lifetimes = dict(plan.lifetimes_ms)
 
 
-def check(job: Job, graph: Graph, plan: Plan) -> None:
+def compiled(job: Job, compilation: Compilation, sink: object) -> DataFrame:
+    """The output of a job, its records with the time of their arrival as far as it is known."""
+    arrived = job.arrived
+    if arrived is None:
+        raise InputError(
+            "No column says when records arrived, and in real-time mode nothing else does: "
+            "name one with Flow(..., arrived='column')."
+        )
+    micros = sf.unix_micros(sf.col(arrived).cast("timestamp"))
+    visible = [sf.col(f"`{column}`") for column in job.frame.columns]
+    source = job.frame.withColumn(TAG, micros).select(*visible)
+    with compilation.active():
+        output = next(iter(outputs_of(job.pipeline, source).values()))
+        return carried(sink.last(output) if isinstance(sink, Each) else output)
+
+
+def check(job: Job, graph: Graph, plan: Plan, constraints: Iterable[Constraint]) -> None:
     """Refuse a job that real-time mode cannot run, before anything is started."""
-    obstacles = why_not(job, graph)
+    obstacles = why_not(job, graph, constraints)
     if obstacles:
         raise InputError(f"The flow cannot run in real-time mode: {obstacles[0]}")
-    needed = slots_needed(job, plan)
+    needed = slots_needed(job, graph, plan)
     slots = job.spark.sparkContext.defaultParallelism
     if needed > slots:
         raise EnvironmentUnfit(
@@ -204,7 +201,7 @@ def check(job: Job, graph: Graph, plan: Plan) -> None:
         )
 
 
-def why_not(job: Job, graph: Graph) -> list[str]:
+def why_not(job: Job, graph: Graph, constraints: Iterable[Constraint]) -> list[str]:
     """What stands against running a job in real-time mode, in sentences that say what to do."""
     found = []
     if conf_of(job.spark, EXTENSION.key) != EXTENSION.value:
@@ -228,14 +225,31 @@ def why_not(job: Job, graph: Graph) -> list[str]:
         for sink in job.sinks.values()
         if not isinstance(sink, StreamSink)
     )
+    ended = any(is_sink(constraint.path[-1]) for constraint in constraints)
+    if not found and ended and TAG not in _preview(job, graph, None).columns:
+        found.append(
+            "Spark aggregates or joins on the way, behind which a record's arrival is not known "
+            "any more, so that its latency could not be judged; end the path of the constraint "
+            "before that, or use backend='microbatch'."
+        )
     return found
 
 
-def slots_needed(job: Job, plan: Plan) -> int:
-    """The tasks that run at once: those of the source, and those behind every shuffle."""
-    return (job.source_partitions or 1) + sum(plan.partitions.values())
+def slots_needed(job: Job, graph: Graph, plan: Plan) -> int:
+    """The tasks that run at once: those of the source, and those behind every exchange."""
+    shuffle = int(conf_of(job.spark, "spark.sql.shuffle.partitions") or 200)
+    behind = job.jvm.tailrace.LivePlan.tasksBehindExchanges(
+        _preview(job, graph, plan)._jdf, shuffle
+    )
+    return (job.source_partitions or 1) + int(behind)
+
+
+def _preview(job: Job, graph: Graph, plan: Plan | None) -> DataFrame:
+    """The output as it would be run, without anybody to report to."""
+    compilation = Compilation(plan, graph, beacon=Beacon("", 0, ""))
+    return compiled(job, compilation, next(iter(job.sinks.values())))
 
 
 def _reads_live(job: Job) -> bool:
     """Whether the source implements Spark's interface for real-time reading."""
-    return bool(job.jvm.tailrace.Tag.readsLive(job.frame._jdf))
+    return bool(job.jvm.tailrace.LivePlan.readsLive(job.frame._jdf))

@@ -129,7 +129,7 @@ class Run:
                 slots=slots,
                 log=log,
             )
-            check(self._job, self._graph, plan)
+            check(self._job, self._graph, plan, flow.constraints)
             require_milliseconds(self._job.spark)
             self._backend = RealTime(self._job, live)
         else:

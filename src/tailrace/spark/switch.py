@@ -49,7 +49,7 @@ class Switch:
         """Know what could run; nothing is chosen yet."""
         self._flow = flow
         self._slots = job.spark.sparkContext.defaultParallelism
-        self._obstacles = tuple(why_not(job, graph))
+        self._obstacles = tuple(why_not(job, graph, flow.constraints))
         self._microbatch: MicroBatchCosts | None = None
         self._realtime: RealTimeCosts | None = None
         self._streaks = NO_STREAKS

@@ -1,0 +1,56 @@
+package tailrace;
+
+import java.util.stream.Stream;
+import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
+import org.apache.spark.sql.catalyst.plans.logical.Deduplicate;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.RepartitionOperation;
+import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2;
+import scala.collection.JavaConverters;
+
+/** What real-time mode would ask of a query, read from its plan before it is started. */
+public final class LivePlan {
+  private LivePlan() {}
+
+  /** Whether every source of a stream can be read in real-time mode. */
+  public static boolean readsLive(Dataset<Row> frame) {
+    return nodes(analyzed(frame))
+        .filter(node -> node.children().isEmpty() && node.isStreaming())
+        .allMatch(LivePlan::isLive);
+  }
+
+  /** The tasks behind the exchanges of a stream, which all run at the same time. */
+  public static int tasksBehindExchanges(Dataset<Row> frame, int shufflePartitions) {
+    return nodes(analyzed(frame))
+        .filter(LogicalPlan::isStreaming)
+        .mapToInt(node -> tasks(node, shufflePartitions))
+        .sum();
+  }
+
+  private static int tasks(LogicalPlan node, int shufflePartitions) {
+    if (node instanceof RepartitionOperation spread) {
+      return spread.shuffle() ? spread.numPartitions() : 0;
+    }
+    return node instanceof Aggregate || node instanceof Deduplicate ? shufflePartitions : 0;
+  }
+
+  private static boolean isLive(LogicalPlan source) {
+    if (!(source instanceof StreamingRelationV2 relation)) {
+      return false;
+    }
+    String name = relation.source().map(Object::getClass).map(Class::getName).getOrElse(() -> "");
+    return name.startsWith("tailrace.") || name.startsWith("org.apache.spark.sql.kafka010.");
+  }
+
+  private static LogicalPlan analyzed(Dataset<Row> frame) {
+    return ((org.apache.spark.sql.classic.Dataset<Row>) frame).queryExecution().analyzed();
+  }
+
+  private static Stream<LogicalPlan> nodes(LogicalPlan plan) {
+    return Stream.concat(
+        Stream.of(plan),
+        JavaConverters.asJava(plan.children()).stream().flatMap(LivePlan::nodes));
+  }
+}
