@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tailrace.errors import InputError
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.realtime import Boundary, FlowModel, HandOver, HandOverModel
+from tailrace.plan import Backend
 from tailrace.policy.decision import Alternative
 from tailrace.units import show_duration, show_rate
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 POLICY = "backend"
 
-MICROBATCH = "microbatch"
-REALTIME = "realtime"
+MICROBATCH = Backend.MICROBATCH
+REALTIME = Backend.REALTIME
 
 MISSED_INTERVALS = 2
 """So long in a row micro-batch must be unable to keep a bound before real-time takes over."""

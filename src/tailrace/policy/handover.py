@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import ConstraintError
 from tailrace.model.realtime import Boundary, FlowModel, HandOver, HandOverModel
+from tailrace.plan import FLUSH_MS
 from tailrace.policy.batching import Channel, SequenceBound, Subtask, adjust_lifetimes
 from tailrace.policy.decision import Alternative, Impossible
 from tailrace.units import show_duration, show_rate
@@ -29,7 +30,7 @@ POLICY = "handover"
 SHORTEST_BATCH_MS = 5_000.0
 """Spark refuses shorter real-time batches unless told otherwise, and gaps would dominate."""
 
-SHORTEST_FLUSH_MS = 1.0
+SHORTEST_FLUSH_MS = FLUSH_MS
 LONGEST_FLUSH_MS = 50.0
 """How often the buffers of a shuffle are swept: from once a millisecond to Spark's default."""
 

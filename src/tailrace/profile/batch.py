@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from tailrace.plan import Plan
 
 
+def service_ms(
+    records: int, busy_ms: float, sampled: int, sum_ms: float, squares_ms: float
+) -> Moments:
+    """Moments of the time per record: the mean of all, the variance of those timed singly."""
+    variance = max(0.0, squares_ms / sampled - (sum_ms / sampled) ** 2) if sampled > 1 else 0.0
+    return Moments(records, busy_ms / records if records else 0.0, variance * records)
+
+
 @dataclass(frozen=True, slots=True)
 class StepMeasure:
     """What a step did in one batch, over all its partitions.

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from pyspark import TaskContext
-
+from tailrace.spark import task
 from tailrace.spark.letters import put_aside
 
 if TYPE_CHECKING:
@@ -76,7 +75,6 @@ class Speaker:
 
     def __init__(self, beacon: Beacon, chain: str, names: tuple[str, ...]) -> None:
         """``names`` are the steps of the chain, in order."""
-        context = TaskContext.get()
         self._names = names
         self._to = (beacon.host, beacon.port)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -84,8 +82,7 @@ class Speaker:
         self._number = 0
         self._spoke_us = time.time_ns() // 1_000
         self._cpu_ns = time.process_time_ns()
-        batch = context.getLocalProperty("streaming.sql.batchId") if context else None
-        self._batch, self._partition = int(batch or 0), context.partitionId() if context else 0
+        self._batch, self._partition = task.batch(), task.partition()
         self._chain, self._letters = chain, beacon.letters
         self._fixed: dict[str, Any] = {
             "token": beacon.token,

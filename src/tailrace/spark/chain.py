@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from tailrace.plan import chain_name
+from tailrace.spark import task
 from tailrace.spark.beacon import Handed
 from tailrace.spark.keyed import BORN_NOW, KeyedRun
 from tailrace.spark.link import Passed, pass_through
@@ -89,8 +89,7 @@ class Chain:
         if self._keyed is not None:
             yield self._passed(self._keyed.finish(meters[0]).batch, meters, start=1)
         if self._meters is not None:
-            context = TaskContext.get()
-            partition = context.partitionId() if context else 0
+            partition = task.partition()
             self._meters.add({(n, partition): m for n, m in zip(self.names, meters, strict=True)})
 
     def _passed(self, batch: pa.RecordBatch, meters: list[Meter], start: int = 0) -> pa.RecordBatch:
@@ -141,56 +140,72 @@ class Chain:
         """What timers make at the end of a batch, once the state is written."""
         passed = keyed.finish(meters[0])
         records = passed.batch
-        tags = _tags_after(pa.nulls(0, pa.int64()), passed) if self._tagged else None
+        tags = _Tags.of(pa.nulls(0, pa.int64())).after(passed) if self._tagged else None
         for link, meter in zip(self._links[1:], meters[1:], strict=True):
             tags, records = self._pass_tagged(link, tags, records, meter)
         return _put_on(tags, records)
 
     def _pass_tagged(
-        self, link: Link, tags: pa.Array | None, batch: pa.RecordBatch, meter: Meter
-    ) -> tuple[pa.Array | None, pa.RecordBatch]:
+        self, link: Link, tags: _Tags | None, batch: pa.RecordBatch, meter: Meter
+    ) -> tuple[_Tags | None, pa.RecordBatch]:
         began_us = time.time_ns() // 1_000
         passed = self._pass(link, batch, meter)
         if tags is None:
             return None, passed.batch
-        after = _tags_after(tags, passed)
-        meter.age_in_us += began_us * len(tags) - _sum(tags)
-        meter.age_out_us += (time.time_ns() // 1_000) * len(after) - _sum(after)
+        after = tags.after(passed)
+        meter.age_in_us += tags.ages_us(began_us)
+        meter.age_out_us += after.ages_us(time.time_ns() // 1_000)
         return after, passed.batch
+
+
+class _Tags(NamedTuple):
+    """The arrival times of the records of a batch, and their sum, which every step asks for."""
+
+    moments: pa.Array
+    sum_us: int
+
+    @classmethod
+    def of(cls, moments: pa.Array) -> _Tags:
+        return cls(moments, _sum(moments))
+
+    def ages_us(self, now_us: int) -> int:
+        """The ages of all records together."""
+        return now_us * len(self.moments) - self.sum_us
+
+    def after(self, passed: Passed) -> _Tags:
+        """The tag of every result: that of the record which it came of.
+
+        Of a columnar step nobody knows which came of which: if it returned as many records as it
+        got they are taken to be the same, else each gets the mean of the batch, which spans little
+        time.
+        """
+        records, held = passed.batch.num_rows, len(self.moments)
+        if passed.origins is not None:
+            now_us = time.time_ns() // 1_000
+            known = self.moments.to_pylist()
+            moments = [now_us if i == BORN_NOW else known[i] for i in passed.origins]
+            return _Tags(pa.array(moments, pa.int64()), sum(moments))
+        if records == held:
+            return self
+        mean = self.sum_us // held if held else time.time_ns() // 1_000
+        return _Tags(pa.array([mean] * records, type=self.moments.type), mean * records)
 
 
 def _taken_off(
     batch: pa.RecordBatch, handed: Handed, entered_us: int
-) -> tuple[pa.Array | None, pa.RecordBatch]:
+) -> tuple[_Tags | None, pa.RecordBatch]:
     """The tags of a batch and its records without them; how long they took to get here counts."""
     names = batch.schema.names
     read = batch.column(len(names) - 1)
     tagged = names[-2:-1] == [TAG]
-    tags = batch.column(len(names) - 2) if tagged else None
-    sum_us = _sum(read if tags is None else tags)
-    handed.add(batch.num_rows, _sum(read), sum_us, entered_us)
+    tags = _Tags.of(batch.column(len(names) - 2)) if tagged else None
+    read_us = _sum(read)
+    handed.add(batch.num_rows, read_us, read_us if tags is None else tags.sum_us, entered_us)
     return tags, batch.select(names[: -2 if tagged else -1])
 
 
-def _put_on(tags: pa.Array | None, batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch if tags is None else batch.append_column(TAG, tags)
-
-
-def _tags_after(tags: pa.Array, passed: Passed) -> pa.Array:
-    """The tag of every result: that of the record which it came of.
-
-    Of a columnar step nobody knows which came of which: if it returned as many records as it got
-    they are taken to be the same, else each gets the mean of the batch, which spans little time.
-    """
-    records = passed.batch.num_rows
-    if passed.origins is not None:
-        now_us = time.time_ns() // 1_000
-        known = tags.to_pylist()
-        return pa.array([now_us if i == BORN_NOW else known[i] for i in passed.origins], pa.int64())
-    if records == len(tags):
-        return tags
-    mean = _sum(tags) // len(tags) if len(tags) else time.time_ns() // 1_000
-    return pa.array([mean] * records, type=tags.type)
+def _put_on(tags: _Tags | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch if tags is None else batch.append_column(TAG, tags.moments)
 
 
 def _sum(array: pa.Array) -> int:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from tailrace.errors import TailraceError
+from tailrace.spark import task
 from tailrace.spark.link import Passed, failed, rows_of, to_arrow
 from tailrace.state.keyed import Keyed
 from tailrace.state.partitions import held
@@ -50,11 +50,9 @@ class KeyedRun:
 
     def __init__(self, link: Link, memory: Memory) -> None:
         """Open the state as it was when the batch before ended."""
-        context = TaskContext.get()
-        partition = context.partitionId() if context else 0
-        batch = context.getLocalProperty("streaming.sql.batchId") if context else None
+        partition = task.partition()
         self._link, self._memory = link, memory
-        self._batch = int(batch or 0)
+        self._batch = task.batch()
         store = held(
             Path(memory.directory) / str(partition),
             step=link.name,

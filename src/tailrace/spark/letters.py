@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from tailrace.state.files import replacing
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -33,13 +35,9 @@ def put_aside(
 ) -> None:
     """Leave the letters of a task where the driver finds them, all or none."""
     place = Path(directory) / f"{batch}-{quote(chain, safe='+')}-{partition}.json"
-    temporary = place.with_suffix(f".{os.getpid()}.tmp")
     place.parent.mkdir(parents=True, exist_ok=True)
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(letters, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(place)
+    with replacing(place, place.with_suffix(f".{os.getpid()}.tmp"), flush=True) as file:
+        file.write(json.dumps(letters).encode())
 
 
 class Letters:

@@ -12,15 +12,15 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
-from tailrace.profile.batch import StepMeasure
+from tailrace.profile.batch import StepMeasure, service_ms
 from tailrace.profile.histogram import GAMMA, SMALLEST_MS, LogHistogram
 from tailrace.profile.live import Sighting, Stretch
 from tailrace.profile.moments import Moments
 from tailrace.spark.beacon import Beacon
 from tailrace.spark.chain import TAG
+from tailrace.spark.probe import not_known, passing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,14 +91,11 @@ class Ear:
 def seen(frame: DataFrame, beacon: Beacon, sink: str) -> DataFrame:
     """The same records, seen as they pass the end of a flow; the tag comes off."""
     session: Any = frame.sparkSession
-    gateway = session.sparkContext._gateway
     watch = session._jvm.tailrace.Passage.filter(
         beacon.host, beacon.port, beacon.token, sink, float(SMALLEST_MS), float(GAMMA)
     )
-    columns = gateway.new_array(gateway.jvm.org.apache.spark.sql.Column, 1)
-    tag: Any = sf.col(TAG) if TAG in frame.columns else sf.lit(None).cast("long")
-    columns[0] = tag._jc
-    return frame.where(Column(watch.apply(columns))).drop(TAG)
+    tag = sf.col(TAG) if TAG in frame.columns else not_known()
+    return passing(frame, watch, tag).drop(TAG)
 
 
 def _read(said: bytes, token: str) -> dict[str, Any] | None:
@@ -143,13 +140,11 @@ def _stretch(message: dict[str, Any]) -> Stretch:
 
 def _step(said: dict[str, Any], partition: int) -> StepMeasure:
     records, out, busy_ms = said["in"], said["out"], said["busy_ns"] / 1e6
-    sampled, total, squares = said["sampled"]
-    variance = max(0.0, squares / sampled - (total / sampled) ** 2) if sampled > 1 else 0.0
     return StepMeasure(
         records,
         out,
         said["errors"],
-        Moments(records, busy_ms / records if records else 0.0, variance * records),
+        service_ms(records, busy_ms, *said["sampled"]),
         LogHistogram.from_bins({int(bin_): count for bin_, count in said["residence"].items()}),
         {partition: busy_ms},
         said["age_in_us"] / 1e3 / max(1, records),

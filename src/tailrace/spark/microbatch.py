@@ -26,6 +26,7 @@ from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
 from tailrace.spark import probe
 from tailrace.spark.backend import Backend, Job, now_us
+from tailrace.spark.letters import SCHEMA
 from tailrace.spark.sinks import Call
 from tailrace.spark.step import Compilation
 from tailrace.spark.trace import outputs_of, splits
@@ -200,9 +201,7 @@ class MicroBatch(Backend):
         ]
         if not letters or self.job.dead_letters is None:
             return []
-        frame = self.job.spark.createDataFrame(
-            letters, "batch long, step string, record string, error string"
-        )
+        frame = self.job.spark.createDataFrame(letters, SCHEMA)
         return [self.job.dead_letters.write(frame, batch_id)]
 
     # --- what was learnt from it -----------------------------------------------------------

@@ -9,7 +9,7 @@ from pyspark.accumulators import AccumulatorParam
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
-from tailrace.profile.batch import StepMeasure
+from tailrace.profile.batch import StepMeasure, service_ms
 from tailrace.profile.histogram import GAMMA, SMALLEST_MS, LogHistogram
 from tailrace.profile.moments import Moments
 
@@ -59,16 +59,12 @@ def step_measures(meters: Meters, reference_us: int) -> dict[str, StepMeasure]:
 
 def _measure(meter: Meter, partition: int, reference_ms: float) -> StepMeasure:
     busy_ms = meter.busy_ns / 1e6
-    mean = busy_ms / meter.records_in if meter.records_in else 0.0
-    variance = 0.0
-    if meter.sampled > 1:
-        sampled_mean = meter.sampled_sum_ms / meter.sampled
-        variance = max(0.0, meter.sampled_square_ms / meter.sampled - sampled_mean**2)
+    sample = meter.sampled, meter.sampled_sum_ms, meter.sampled_square_ms
     return StepMeasure(
         meter.records_in,
         meter.records_out,
         meter.errors,
-        Moments(meter.records_in, mean, variance * meter.records_in),
+        service_ms(meter.records_in, busy_ms, *sample),
         LogHistogram.from_bins(meter.residence),
         {partition: busy_ms},
         meter.entered_ms - reference_ms,
@@ -90,6 +86,24 @@ class Arrived:
     started_us: int
 
 
+def arrived_us(column: str) -> Column:
+    """When records arrived, in microseconds since the epoch, from the column that says so."""
+    return sf.unix_micros(sf.col(column).cast("timestamp"))
+
+
+def not_known() -> Column:
+    """The same where no column says so."""
+    return sf.lit(None).cast("long")
+
+
+def passing(frame: DataFrame, watch: Any, column: Column) -> DataFrame:
+    """The same records, each of them seen in that column by a function in the JVM."""
+    gateway: Any = frame.sparkSession.sparkContext._gateway
+    columns = gateway.new_array(gateway.jvm.org.apache.spark.sql.Column, 1)
+    columns[0] = column._jc
+    return frame.where(Column(watch.apply(columns)))
+
+
 class ArrivalProbe:
     """Counts arrivals where records enter, inside the JVM, for some 50 ns a record."""
 
@@ -105,14 +119,8 @@ class ArrivalProbe:
 
     def on(self, frame: DataFrame) -> DataFrame:
         """The same records, counted as they pass."""
-        if self._column is None:
-            micros = sf.lit(None).cast("long")
-        else:
-            micros = sf.unix_micros(sf.col(self._column).cast("timestamp"))
-        gateway: Any = self._context._gateway
-        columns = gateway.new_array(gateway.jvm.org.apache.spark.sql.Column, 1)
-        columns[0] = micros._jc
-        return frame.where(Column(self._filter.apply(columns)))
+        column = not_known() if self._column is None else arrived_us(self._column)
+        return passing(frame, self._filter, column)
 
     def begin(self, reference_us: int) -> None:
         """Start a batch whose ages count back from this moment."""

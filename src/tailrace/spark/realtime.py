@@ -17,11 +17,13 @@ from pyspark.sql import functions as sf
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.goals import is_sink
 from tailrace.plan import FLUSH_MS, chain_name
+from tailrace.policy import handover
 from tailrace.spark.backend import Backend, Job, now_us
 from tailrace.spark.beacon import Beacon
 from tailrace.spark.chain import TAG
 from tailrace.spark.letters import Letters, last_committed
 from tailrace.spark.live import Ear, seen
+from tailrace.spark.probe import arrived_us
 from tailrace.spark.settings import EXTENSION, conf_of
 from tailrace.spark.sinks import Each, StreamSink
 from tailrace.spark.step import Compilation, carried
@@ -38,8 +40,7 @@ if TYPE_CHECKING:
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
 
-SHORTEST_BATCH_MS = 5_000.0
-"""The shortest real-time batch that Spark allows unless told otherwise."""
+SHORTEST_BATCH_MS = handover.SHORTEST_BATCH_MS
 
 LONGEST_END_S = 10.0
 """How long a batch may take to end before its time. A reader of Kafka that gets no records cannot
@@ -178,9 +179,8 @@ def compiled(job: Job, compilation: Compilation, sink: object) -> DataFrame:
             "No column says when records arrived, and in real-time mode nothing else does: "
             "name one with Flow(..., arrived='column')."
         )
-    micros = sf.unix_micros(sf.col(arrived).cast("timestamp"))
     visible = [sf.col(f"`{column}`") for column in job.frame.columns]
-    source = job.frame.withColumn(TAG, micros).select(*visible)
+    source = job.frame.withColumn(TAG, arrived_us(arrived)).select(*visible)
     with compilation.active():
         output = next(iter(outputs_of(job.pipeline, source).values()))
         return carried(sink.last(output) if isinstance(sink, Each) else output)

@@ -82,7 +82,7 @@ class Run:
                 self._notes += (NO_ARRIVALS,)
             self._job = self._job_of(spark, opened, measured)
             self._graph, self._on_measure = graph, on_measure
-            self._turn = threading.Condition()
+            self._turn = threading.Lock()
             self._ended = False
             self._restarts_ms: list[float] = []
             self._switch = None if plan or flow.backend != AUTO else Switch(self._job, graph, flow)
