@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -44,15 +44,7 @@ LEAST_POINTS = 5
 """Batches that a model must rest on before it may call a constraint impossible."""
 
 
-@dataclass(slots=True)
-class _Track:
-    """The intervals of one length, and the constraints that are judged by them."""
-
-    intervals: Intervals
-    constraints: list[Constraint] = field(default_factory=list)
-
-
-class BatchController(Controller[Interval]):
+class BatchController(Controller[Interval, Intervals]):
     """Turns finished micro-batches into intervals, verdicts and plans.
 
     Feed it with ``on_batch`` and run what it returns.
@@ -80,12 +72,6 @@ class BatchController(Controller[Interval]):
             log=log,
         )
         self.model: BatchModel | None = None
-        self._adjustment = Intervals(interval_ms, origin_us)
-        self._tracks: dict[float, _Track] = {}
-        for constraint in constraints:
-            every = constraint.every_ms
-            track = self._tracks.setdefault(every, _Track(Intervals(every, origin_us)))
-            track.constraints.append(constraint)
         self._points: deque[BatchPoint] = deque(maxlen=HISTORY)
         self._ratios = _no_ratios()
         self._seen: Observation | None = None
@@ -107,13 +93,8 @@ class BatchController(Controller[Interval]):
             self._hurry(self._seen, batch.ended_us)
         return self.plan
 
-    def finish(self) -> None:
-        """Judge what is left when no more batches will come. Cut short, it decides nothing."""
-        for track in self._tracks.values():
-            for interval in track.intervals.flush():
-                self._judge(interval, track.constraints)
-        for interval in self._adjustment.flush():
-            self._remember(interval)
+    def _collector(self, every_ms: float) -> Intervals:
+        return Intervals(every_ms, self.origin_us)
 
     def _judge_batch(self, batch: BatchMeasure) -> None:
         for track in self._tracks.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -53,15 +53,7 @@ class _Loads:
     intervals_since_change: int
 
 
-@dataclass(slots=True)
-class _Track:
-    """The intervals of one length, and the constraints that are judged by them."""
-
-    intervals: LiveIntervals
-    constraints: list[Constraint] = field(default_factory=list)
-
-
-class LiveController(Controller[LiveInterval]):
+class LiveController(Controller[LiveInterval, LiveIntervals]):
     """Turns what tasks say into intervals, verdicts and plans."""
 
     def __init__(
@@ -90,12 +82,6 @@ class LiveController(Controller[LiveInterval]):
         self._recovery_ms = recovery_ms
         self._slots = slots
         self._lock = threading.Lock()
-        self._adjustment = LiveIntervals(graph, interval_ms, origin_us)
-        self._tracks: dict[float, _Track] = {}
-        for constraint in constraints:
-            every = constraint.every_ms
-            track = _Track(LiveIntervals(graph, every, origin_us))
-            self._tracks.setdefault(every, track).constraints.append(constraint)
         self._last: dict[tuple[str, int], Sighting] = {}
         self._gaps_ms: deque[float] = deque(maxlen=GAPS)
         self._newest_batch = -1
@@ -123,14 +109,12 @@ class LiveController(Controller[LiveInterval]):
         return self.plan
 
     def finish(self) -> None:
-        """Judge what is left when nothing more will be said. Cut short, it decides nothing."""
+        """Judge what is left when nothing more will be said."""
         with self._lock:
-            judged = [(t, i) for t in self._tracks.values() for i in t.intervals.flush()]
-            closed = self._adjustment.flush()
-        for track, interval in judged:
-            self._judge(interval, track.constraints)
-        for interval in closed:
-            self._remember(interval)
+            super().finish()
+
+    def _collector(self, every_ms: float) -> LiveIntervals:
+        return LiveIntervals(self.graph, every_ms, self.origin_us)
 
     def _all_intervals(self) -> list[LiveIntervals]:
         return [self._adjustment, *(track.intervals for track in self._tracks.values())]

@@ -8,9 +8,10 @@ controllers for micro-batches and for real-time mode.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tailrace.goals import Constraint
 from tailrace.policy.decision import StepLoad
@@ -33,6 +34,24 @@ SAME_ADVICE = 0.1
 """Advice on the interval that differs by less than this share is not given again."""
 
 AnySpan = TypeVar("AnySpan", bound="Span")
+
+
+class Collector(Protocol):
+    """What gathers measurements into consecutive intervals of one length."""
+
+    def flush(self) -> tuple[Any, ...]:
+        """The intervals still open, when nothing more will come."""
+
+
+AnyCollector = TypeVar("AnyCollector", bound=Collector)
+
+
+@dataclass(slots=True)
+class Track(Generic[AnyCollector]):
+    """The intervals of one length, and the constraints that are judged by them."""
+
+    intervals: AnyCollector
+    constraints: list[Constraint] = field(default_factory=list)
 
 
 class Mode(StrEnum):
@@ -116,7 +135,7 @@ class Log:
     model: BatchModel | None = None
 
 
-class Controller(Generic[AnySpan]):
+class Controller(ABC, Generic[AnySpan, AnyCollector]):
     """Judges intervals, acts on decisions, and keeps every one of them for the report."""
 
     def __init__(
@@ -143,9 +162,24 @@ class Controller(Generic[AnySpan]):
         self._fresh: list[Verdict] = []
         self._since_change = 0
         self._suspected: tuple[Impossible, ...] = ()
+        self._adjustment = self._collector(interval_ms)
+        self._tracks: dict[float, Track[AnyCollector]] = {}
+        for goal in constraints:
+            if goal.every_ms not in self._tracks:
+                self._tracks[goal.every_ms] = Track(self._collector(goal.every_ms))
+            self._tracks[goal.every_ms].constraints.append(goal)
+
+    @abstractmethod
+    def _collector(self, every_ms: float) -> AnyCollector:
+        """What gathers intervals of a length; called while the controller is made."""
 
     def finish(self) -> None:
-        """Judge what is left when nothing more will come."""
+        """Judge what is left when nothing more will come. Cut short, it decides nothing."""
+        for track in self._tracks.values():
+            for interval in track.intervals.flush():
+                self._judge(interval, track.constraints)
+        for interval in self._adjustment.flush():
+            self._remember(interval)
 
     def _judge(self, interval: AnySpan, constraints: list[Constraint]) -> None:
         for constraint in constraints:

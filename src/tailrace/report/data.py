@@ -58,7 +58,7 @@ class Report:
 
 def report_of(
     flow: str,
-    controller: Controller[Any],
+    controller: Controller[Any, Any],
     usage: Usage,
     *,
     warm_up_ms: float,

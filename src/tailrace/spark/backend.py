@@ -73,7 +73,7 @@ class Backend(ABC):
     between two batches, where nothing is interrupted.
     """
 
-    def __init__(self, job: Job, controller: Controller[Any]) -> None:
+    def __init__(self, job: Job, controller: Controller[Any, Any]) -> None:
         """Prepare, start nothing yet."""
         self.job = job
         self.failure: TailraceError | None = None
