@@ -236,6 +236,50 @@ def test_costs_are_not_known_before_the_first_interval() -> None:
     assert controlled(GOAL).costs() is None
 
 
+def spoken(controller: LiveController, rate: int, at_s: float) -> Plan:
+    """A fifth of a second in which a task says once what it did; the plan right after it."""
+    _, whole = Flowing(rate=rate // 5).second(0)
+    at_us = START_US + round(at_s * SECOND_US)
+    controller.hear(replace(whole, first_us=at_us - 200_000, last_us=at_us))
+    return controller.tick(at_us)
+
+
+TIGHT = Constraint(15.0, every_ms=10_000.0)
+
+
+def settled(mode: Mode = Mode.ENFORCE) -> LiveController:
+    """A flow of one long interval at 1,000/s that has its lifetime, and speaks often since then."""
+    controller = controlled(TIGHT, mode=mode, interval_ms=10_000.0)
+    let_flow(controller, 11, Flowing(work_ms=0.1))
+    for fifth in range(5):
+        spoken(controller, 1_000, 12 + fifth / 5)
+    return controller
+
+
+def test_a_step_in_the_rate_shortens_lifetimes_within_half_a_second() -> None:
+    controller = settled()
+    before = controller.plan.lifetimes_ms["a+b"]
+    spoken(controller, 4_000, 13.0)
+    after = spoken(controller, 4_000, 13.2).lifetimes_ms["a+b"]
+    assert after < 0.8 * before
+    assert controller.log.decisions[-1].predicted_ms is not None
+    assert controller.log.decisions[-1].predicted_ms <= TIGHT.bound_ms
+    assert len(controller.log.history) == 1  # long before the next interval is over
+
+
+@pytest.mark.parametrize("rate", [300, 1_000, 1_100])
+def test_a_rate_that_falls_or_wavers_waits_for_the_end_of_the_interval(rate: int) -> None:
+    controller = settled()
+    before = controller.plan
+    for fifth in range(5):
+        assert spoken(controller, rate, 13 + fifth / 5) == before
+
+
+def test_a_step_in_the_rate_moves_no_observer() -> None:
+    controller = settled(Mode.OBSERVE)
+    assert spoken(controller, 4_000, 13.0) == spoken(controller, 4_000, 13.2) == PLAN
+
+
 def test_what_is_left_at_the_end_is_judged_and_decides_nothing() -> None:
     controller = controlled(GOAL)
     for said in Flowing().second(0):

@@ -22,6 +22,7 @@ from tailrace.policy.handover import (
     RealTimeObservation,
     assess,
     decide,
+    risen,
 )
 
 if TYPE_CHECKING:
@@ -141,6 +142,27 @@ def test_what_was_measured_beyond_the_prediction_is_kept_free() -> None:
     assert spared_ms == pytest.approx(2 * 3, rel=0.4)
     burst = replace(settled, readings=(replace(settled.readings[0], value_ms=5_000.0),))
     assert decide(burst).lifetimes_ms["score"] > 0
+
+
+@pytest.mark.parametrize("surprise_ms", [0.0, 1.5])
+def test_under_a_higher_rate_the_decision_is_the_one_of_an_interval_at_that_rate(
+    surprise_ms: float,
+) -> None:
+    goal = Constraint(10.0)
+
+    def flow_ms(rate: float) -> float:
+        hand_over = HandOver(HandOverModel(FIXED_MS, PER_RECORD_MS + 0.05), rate, 12.0)
+        return FlowModel((hand_over,)).statistic_ms(None, goal.every_ms)
+
+    def measured(rate: float) -> RealTimeObservation:
+        value_ms = flow_ms(rate) + surprise_ms
+        return on(chain(rate=rate, lifetime_ms=12.0), goal=goal, value_ms=value_ms)
+
+    hurried = risen(measured(1_000), {"score": 8_000})
+    assert decide(hurried).lifetimes_ms == pytest.approx(decide(measured(8_000)).lifetimes_ms)
+    assert decide(hurried).lifetimes_ms["score"] < 12.0
+    shorter = risen(measured(1_000), {}, {"score": 3.0})
+    assert shorter.chains[0].lifetime_ms == 3.0
 
 
 def test_it_rises_only_for_a_tenth_of_the_cores_and_never_while_a_bound_is_missed() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tailrace.control.loop import Controller, Mode, Saving, load_of
+from tailrace.control.loop import Controller, Mode, Saving, clear_rise, load_of
 from tailrace.goals import SOURCE
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
 from tailrace.policy import batching, chaining, feasibility
@@ -148,10 +148,7 @@ class BatchController(Controller[Interval, Intervals]):
             self._act(decision, now_us)
 
     def _recent_rate(self, known_per_s: float) -> float:
-        """The rate of the last second or batch, if clearly above the known one; else the known one.
-
-        Clearly: by more than 15 %, and by more than four deviations of a Poisson count.
-        """
+        """The rate of the last second or batch if it has clearly risen, else the known one."""
         if len(self._recent) < 2:
             return known_per_s
         *_, before, last = self._recent
@@ -159,8 +156,7 @@ class BatchController(Controller[Interval, Intervals]):
         batches = [batch for batch in self._recent if batch.planned_us >= since_us]
         records = sum(batch.records for batch in batches[1:])
         rate = records / (batches[-1].planned_us - batches[0].planned_us) * 1e6
-        clearly = 1 + max(0.15, 4 / math.sqrt(max(1, records)))
-        return rate if rate > known_per_s * clearly else known_per_s
+        return clear_rise(known_per_s, records, rate)
 
     def _observe(self, interval: Interval, model: BatchModel) -> Observation:
         return Observation(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tailrace.control.loop import Controller, Log, Mode, load_of
+from tailrace.control.loop import Controller, Log, Mode, clear_rise, load_of
 from tailrace.goals import SOURCE, is_sink
 from tailrace.plan import chain_name
 from tailrace.policy import chaining, handover
@@ -40,6 +40,9 @@ USUAL_GAP_MS = 50.0
 """The gap between two batches, until one has been seen."""
 
 GAPS = 5
+
+RECENT_US = 500_000
+"""How far back the rate of the moment is taken from; tasks speak five times a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +89,15 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         self._gaps_ms: deque[float] = deque(maxlen=GAPS)
         self._newest_batch = -1
         self._seen: handover.RealTimeObservation | None = None
+        self._recent: dict[tuple[str, int], deque[Stretch]] = {}
 
     def hear(self, said: Sighting | Stretch) -> None:
         """Take in what a task said; called from the thread that listens."""
         with self._lock:
             if isinstance(said, Sighting):
                 self._see(said)
+            else:
+                self._keep(said)
             for track in self._all_intervals():
                 track.add(said)
 
@@ -106,6 +112,8 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
             self._close(interval)
         if closed:
             self._decide(closed[-1], now_us)
+        elif self._seen is not None:
+            self._hurry(self._seen, now_us)
         return self.plan
 
     def finish(self) -> None:
@@ -132,34 +140,27 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
                 intervals.add_gap(last.last_us, sighting.first_us)
         self._last[place] = sighting
 
+    def _keep(self, stretch: Stretch) -> None:
+        """Keep what a task said lately, and the one before, from whose end on it is counted."""
+        recent = self._recent.setdefault((stretch.chain, stretch.partition), deque())
+        recent.append(stretch)
+        while len(recent) > 2 and recent[1].last_us < stretch.last_us - RECENT_US:
+            recent.popleft()
+
     def _close(self, interval: LiveInterval) -> None:
         self._remember(interval)
         self._realise(interval)
         self._since_change += 1
 
     def _decide(self, interval: LiveInterval, now_us: int) -> None:
-        observation = self._seen = self._observe(interval)
-        decision = handover.decide(observation)
+        observation = self._observe(interval)
+        self._seen = handover.risen(observation, self._rises(observation, now_us))
+        decision = handover.decide(self._seen)
         self._suspect(decision.impossible)
         if self.mode is Mode.OBSERVE:
             return
-        after = replace(
-            self.plan,
-            interval_ms=decision.length_ms,
-            lifetimes_ms={name: ms for name, ms in decision.lifetimes_ms.items() if ms > 0},
-            flush_ms=decision.flush_ms,
-        )
-        self._act(
-            Decision(
-                decision.policy,
-                after,
-                decision.reason,
-                decision.predicted_ms,
-                decision.alternatives,
-                decision.constraint,
-            ),
-            now_us,
-        )
+        pace = replace(self.plan, interval_ms=decision.length_ms, flush_ms=decision.flush_ms)
+        self._set(decision, pace, now_us)
         steps = {
             name: load_of(measure, interval.utilisation(name))
             for name, measure in interval.steps().items()
@@ -168,6 +169,54 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
             chaining.decide(_Loads(self.graph, self.plan, steps, self._slots, self._since_change)),
             now_us,
         )
+
+    def _hurry(self, seen: handover.RealTimeObservation, now_us: int) -> None:
+        """Shorten lifetimes at once when a rate rises, not only when the interval is over."""
+        rises = self._rises(seen, now_us)
+        if self.mode is Mode.OBSERVE or not rises:
+            return
+        present = self.plan.lifetimes_ms
+        self._seen = handover.risen(seen, rises, present)
+        decision = handover.decide(self._seen)
+        if all(ms <= present.get(name, 0.0) for name, ms in decision.lifetimes_ms.items()):
+            self._set(decision, self.plan, now_us)
+
+    def _rises(self, observation: handover.RealTimeObservation, now_us: int) -> dict[str, float]:
+        """The rates of the last half second that are clearly above the known ones, by chain."""
+        with self._lock:
+            recent = {place: list(stretches) for place, stretches in self._recent.items()}
+        found = {}
+        for chain in observation.chains:
+            rates = [
+                rate
+                for (name, _), stretches in recent.items()
+                if name == chain.chain
+                and stretches[-1].last_us >= now_us - 2 * RECENT_US
+                and (rate := _recent_rate(stretches, chain.rate_per_s)) > chain.rate_per_s
+            ]
+            if rates:
+                found[chain.chain] = max(rates)
+        return found
+
+    def _set(self, decision: handover.RealTimeDecision, plan: Plan, now_us: int) -> None:
+        """Take over the plan with the lifetimes that were decided."""
+        lifetimes = {name: ms for name, ms in decision.lifetimes_ms.items() if ms > 0}
+        self._act(
+            Decision(
+                decision.policy,
+                replace(plan, lifetimes_ms=lifetimes),
+                decision.reason,
+                decision.predicted_ms,
+                decision.alternatives,
+                decision.constraint,
+            ),
+            now_us,
+        )
+
+    def _forget(self) -> None:
+        self._seen = None
+        with self._lock:
+            self._recent.clear()
 
     def costs(self) -> RealTimeCosts | None:
         """What real-time mode takes here, as last measured; None before the first interval."""
@@ -239,3 +288,13 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         sink_ms = interval.breakdown_ms().get("sink", 0.0) if is_sink(path[-1]) else 0.0
         value_ms = None if latest is None else latest[0].value_ms
         return handover.PathReading(constraint, value_ms, chains, hops, 0.0, max(0.0, sink_ms))
+
+
+def _recent_rate(stretches: list[Stretch], known_per_s: float) -> float:
+    """The rate of what a task said lately, if clearly above the known one; else the known one."""
+    first, *later = stretches
+    records = sum(stretch.records for stretch in later)
+    span_us = stretches[-1].last_us - first.last_us
+    if span_us <= 0:
+        return known_per_s
+    return clear_rise(known_per_s, records, records / span_us * 1e6)

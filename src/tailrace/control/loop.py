@@ -286,3 +286,12 @@ def load_of(measure: StepMeasure, busy: dict[int, float]) -> StepLoad:
         hot_key=hot,
         hot_key_share=count / measure.records_in if measure.records_in else 0.0,
     )
+
+
+def clear_rise(known_per_s: float, records: int, rate_per_s: float) -> float:
+    """A rate that was counted lately, if it is clearly above the known one; else the known one.
+
+    Clearly: by more than 15 %, and by more than four deviations of a Poisson count.
+    """
+    clearly = 1 + max(0.15, 4 / math.sqrt(max(1, records)))
+    return rate_per_s if rate_per_s > known_per_s * clearly else known_per_s

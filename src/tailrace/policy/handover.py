@@ -169,6 +169,37 @@ def decide(observation: RealTimeObservation) -> RealTimeDecision:
     return _by_model(observation, bounded, length_ms)
 
 
+def risen(
+    observation: RealTimeObservation,
+    rates_per_s: Mapping[str, float],
+    lifetimes_ms: Mapping[str, float] | None = None,
+) -> RealTimeObservation:
+    """What would have been observed at other rates, and under the lifetimes of the moment.
+
+    What was measured beyond the prediction is taken along. Without lifetimes they stay.
+    """
+    surprises_ms = [_surprise_ms(observation, reading) for reading in observation.readings]
+    chains = [
+        replace(
+            chain,
+            rate_per_s=rates_per_s.get(chain.chain, chain.rate_per_s),
+            lifetime_ms=(
+                chain.lifetime_ms if lifetimes_ms is None else lifetimes_ms.get(chain.chain, 0.0)
+            ),
+        )
+        for chain in observation.chains
+    ]
+    after = replace(observation, chains=tuple(chains))
+    readings = []
+    for reading, surprise_ms in zip(observation.readings, surprises_ms, strict=True):
+        expected_ms = _expected_ms(after, reading)
+        if reading.value_ms is None or expected_ms is None or math.isinf(expected_ms):
+            readings.append(reading)
+        else:
+            readings.append(replace(reading, value_ms=expected_ms + surprise_ms))
+    return replace(after, readings=tuple(readings))
+
+
 def assess(observation: RealTimeObservation) -> tuple[Impossible, ...]:
     """The constraints that even lifetime 0 cannot keep, with what dominates and a remedy.
 
@@ -321,12 +352,19 @@ def _surprise_ms(observation: RealTimeObservation, reading: PathReading) -> floa
 
     Up to half of the bound: above that it was a burst, which shorter lifetimes do not cure.
     """
-    goal, flow = reading.constraint, _flow(observation, reading)
-    if flow is None or reading.value_ms is None:
+    expected_ms = _expected_ms(observation, reading)
+    if expected_ms is None or reading.value_ms is None:
         return 0.0
-    boundary = _boundary(observation, reading)
-    expected_ms = flow.statistic_ms(goal.quantile, goal.every_ms, boundary)
-    return min(max(0.0, reading.value_ms - expected_ms), _MOST_SURPRISE * goal.bound_ms)
+    most_ms = _MOST_SURPRISE * reading.constraint.bound_ms
+    return min(max(0.0, reading.value_ms - expected_ms), most_ms)
+
+
+def _expected_ms(observation: RealTimeObservation, reading: PathReading) -> float | None:
+    """What the constraint should measure under the present waits; None when costs are missing."""
+    goal, flow = reading.constraint, _flow(observation, reading)
+    if flow is None:
+        return None
+    return flow.statistic_ms(goal.quantile, goal.every_ms, _boundary(observation, reading))
 
 
 def _demand(observation: RealTimeObservation, reading: PathReading, surprise_ms: float) -> _Demand:
