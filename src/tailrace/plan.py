@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from tailrace.errors import InputError
 
 if TYPE_CHECKING:
     from tailrace.flow import Graph
@@ -32,6 +35,9 @@ class Plan:
     is the length of a real-time batch, ``lifetimes_ms`` holds, by the name of a chain, how long
     its open batch may wait before it is handed over (at once if it is not there), and ``flush_ms``
     is how often the buffers of a shuffle are swept.
+
+    ``cores`` is how many tasks run at once, and ``row_limit`` the most records that a micro-batch
+    takes; a running flow has what Spark gives it, and None stands for that.
     """
 
     interval_ms: float = 0.0
@@ -40,6 +46,19 @@ class Plan:
     backend: Backend = Backend.MICROBATCH
     lifetimes_ms: dict[str, float] = field(default_factory=dict)
     flush_ms: float = FLUSH_MS
+    cores: int | None = None
+    row_limit: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a plan that nothing can run."""
+        waits = (self.interval_ms, self.flush_ms, *self.lifetimes_ms.values())
+        if not all(0 <= wait < math.inf for wait in waits):
+            raise InputError(f"A plan cannot wait as in {self}: give finite times from 0 ms up.")
+        counts = {"cores": self.cores, "a row limit": self.row_limit}
+        counts |= {f"partitions for step '{name}'": n for name, n in self.partitions.items()}
+        for what, count in counts.items():
+            if count is not None and count < 1:
+                raise InputError(f"A plan with {count} as {what} cannot run: give at least 1.")
 
     def chain_of(self, step: str) -> tuple[str, ...]:
         """The chain that a step runs in."""
@@ -56,6 +75,10 @@ class Plan:
         if self.backend is Backend.REALTIME:
             waits = {name: round(ms, 2) for name, ms in self.lifetimes_ms.items()}
             shown |= {"lifetimes_ms": waits, "flush_ms": self.flush_ms}
+        if self.cores is not None:
+            shown["cores"] = self.cores
+        if self.row_limit is not None:
+            shown["row_limit"] = self.row_limit
         return shown
 
 

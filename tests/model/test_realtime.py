@@ -17,9 +17,9 @@ from tailrace.model.realtime import (
     FlowModel,
     HandOver,
     HandOverModel,
-    Spread,
     longest_within,
 )
+from tailrace.model.spread import Spread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

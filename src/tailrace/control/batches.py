@@ -80,6 +80,7 @@ class BatchController(Controller[Interval, Intervals]):
     def on_batch(self, batch: BatchMeasure) -> Plan:
         """Take in a finished batch; the plan for the next one."""
         self.log.batches += 1
+        self.recording.add_batch(batch)
         if batch.records and batch.plan.chains == self.plan.chains:
             self._points.append(BatchPoint(batch.records, batch.duration_ms, batch.ended_us))
         self._judge_batch(batch)

@@ -14,6 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from tailrace.control.loop import Controller, Log, Mode, clear_rise, load_of
+from tailrace.control.recording import Recording
 from tailrace.goals import SOURCE, is_sink
 from tailrace.plan import chain_name
 from tailrace.policy import chaining, handover
@@ -84,6 +85,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         )
         self._recovery_ms = recovery_ms
         self._slots = slots
+        self.recording = Recording(graph, slots)
         self._lock = threading.Lock()
         self._last: dict[tuple[str, int], Sighting] = {}
         self._gaps_ms: deque[float] = deque(maxlen=GAPS)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from tailrace.control.recording import Recording
 from tailrace.goals import Constraint
 from tailrace.policy.decision import StepLoad
 from tailrace.profile.interval import Verdict, judge
@@ -161,6 +162,7 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
         self._latest: dict[Constraint, tuple[Verdict, AnySpan]] = {}
         self._fresh: list[Verdict] = []
         self._since_change = 0
+        self.recording = Recording(graph)
         self._suspected: tuple[Impossible, ...] = ()
         self._adjustment = self._collector(interval_ms)
         self._tracks: dict[float, Track[AnyCollector]] = {}
@@ -189,6 +191,7 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
             self._latest[constraint] = (verdict, interval)
 
     def _remember(self, interval: AnySpan) -> None:
+        self.recording.add_interval(interval, self.plan)
         steps = {
             name: StepRecord(
                 step.records_in,

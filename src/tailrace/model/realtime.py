@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.errors import InputError
+from tailrace.model.spread import MIDDLES, WEIGHTS, Spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,69 +32,11 @@ MOST_RECORDS = 2_000
 NEGLIGIBLE_SHARE = 0.05
 """A fixed cost below this share of the work on the records is not worth waiting for."""
 
-_CELLS = 128
-_EDGES: Floats = 1 - (1 - np.arange(_CELLS + 1) / _CELLS) ** 2
-_WEIGHTS: Floats = np.diff(_EDGES)
-_MIDDLES: Floats = (_EDGES[1:] + _EDGES[:-1]) / 2
-
-
 _NORMAL, _NORMAL_WEIGHTS = np.polynomial.hermite_e.hermegauss(13)
 _NORMAL_WEIGHTS = _NORMAL_WEIGHTS / _NORMAL_WEIGHTS.sum()
 _PLACES: Floats = (np.arange(12) + 0.5) / 12
 _MOST_STATES = 160
 _LOG_FACTORIALS: Floats = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, _MOST_STATES)))))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Spread:
-    """How a latency is distributed: its mean in each of 128 cells of probability, rising.
-
-    Cell k ends at the level ``1 - (1 - k/128)**2``, so that cells are finest where the tail is.
-    Means of sums and mixtures are exact; quantiles are read between the middles of cells.
-    """
-
-    points: Floats
-
-    @classmethod
-    def of(cls, values: Floats, weights: Floats) -> Spread:
-        """The spread of weighted values."""
-        order = np.argsort(values, axis=None)
-        sorted_values, sorted_weights = values.ravel()[order], weights.ravel()[order]
-        reached = np.concatenate(([0.0], np.cumsum(sorted_weights)))
-        sums = np.concatenate(([0.0], np.cumsum(sorted_weights * sorted_values)))
-        levels = _EDGES * reached[-1]
-        return cls(np.diff(np.interp(levels, reached, sums)) / (_WEIGHTS * reached[-1]))
-
-    @classmethod
-    def even(cls, low_ms: float, high_ms: float) -> Spread:
-        """Every latency from low to high is as likely."""
-        return cls(low_ms + (high_ms - low_ms) * _MIDDLES)
-
-    @property
-    def mean_ms(self) -> float:
-        """The mean."""
-        return float(_WEIGHTS @ self.points)
-
-    def quantile_ms(self, quantile: float) -> float:
-        """The latency that this share of the records does not exceed."""
-        return float(np.interp(quantile, _MIDDLES, self.points))
-
-    def statistic_ms(self, quantile: float | None) -> float:
-        """What a constraint asks for: a quantile, or None for the mean."""
-        return self.mean_ms if quantile is None else self.quantile_ms(quantile)
-
-    def later(self, by_ms: float) -> Spread:
-        """The spread after a constant delay."""
-        return Spread(self.points + by_ms)
-
-    def __add__(self, other: Spread) -> Spread:
-        """The spread of the sum of two independent latencies."""
-        for one, rest in ((self, other), (other, self)):
-            if one.points[0] == one.points[-1]:
-                return rest.later(float(one.points[0]))
-        return Spread.of(
-            np.add.outer(self.points, other.points), np.multiply.outer(_WEIGHTS, _WEIGHTS)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +99,9 @@ class HandOverModel:
     def latency(self, rate_per_s: float, lifetime_ms: float, *, even: bool = False) -> Spread:
         """From entering the open batch to coming back from Python; infinite when unstable."""
         if not self.stable(rate_per_s):
-            return Spread(np.full(_CELLS, math.inf))
+            return Spread.constant(math.inf)
         if rate_per_s <= 0:
-            return Spread(np.full(_CELLS, lifetime_ms + self.service_ms(1)))
+            return Spread.constant(lifetime_ms + self.service_ms(1))
         build = self._even_latency if even else self._poisson_latency
         return build(rate_per_s, lifetime_ms)
 
@@ -455,8 +398,8 @@ class Boundary:
         spans = np.array([self.gap_ms, *lasting[1:]])
         weights = gaps * spans / every_ms
         weights = weights / max(1.0, float(weights.sum()))
-        values = longer[:, None] * (_MIDDLES + work)
-        shares = weights[:, None] * _WEIGHTS
+        values = longer[:, None] * (MIDDLES + work)
+        shares = weights[:, None] * WEIGHTS
         rest = max(0.0, 1 - float(weights.sum()))
         return Spread.of(np.append(values.ravel(), 0.0), np.append(shares.ravel(), rest))
 
@@ -505,7 +448,7 @@ class FlowModel:
 
     def latency(self) -> Spread:
         """The latency of records in the middle of a real-time batch, its parts independent."""
-        whole = Spread(np.full(_CELLS, self.steps_ms + self.sink_ms))
+        whole = Spread.constant(self.steps_ms + self.sink_ms)
         if not self.stable():
             return whole.later(math.inf)
         for hand_over in self.hand_overs:

@@ -8,7 +8,6 @@ controls this one, in seconds and always with the same outcome for the same gene
 
 from __future__ import annotations
 
-import heapq
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +16,7 @@ import numpy as np
 
 from tailrace.errors import InputError
 from tailrace.goals import SOURCE
+from tailrace.model.stages import schedule, stages_of
 from tailrace.profile.batch import BatchMeasure, StepMeasure
 from tailrace.profile.histogram import LogHistogram, bin_of
 from tailrace.profile.moments import Moments
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tailrace.flow import Graph
     from tailrace.load.trace import Trace
+    from tailrace.model.stages import Stage
     from tailrace.plan import Plan
 
     Floats = NDArray[np.float64]
@@ -165,43 +166,6 @@ def _first_cut_us(cut_us: int, due_us: int, interval_ms: float, poll_ms: float) 
     return cut_us + max(0, math.ceil((due_us - cut_us) / step_us)) * step_us
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """Chains that records pass without changing partition: one task for each partition."""
-
-    chains: tuple[tuple[str, ...], ...]
-    partitions: int
-    keyed: bool
-
-
-def _stages(graph: Graph, plan: Plan, plant: Plant) -> list[_Stage]:
-    """The stages of a plan in the order in which records meet them.
-
-    A chain opens a stage of its own where records change partition: it is keyed, has partitions
-    of its own, or is not the only reader of a single input.
-    """
-    order = {name: number for number, name in enumerate(graph.names)}
-    if sorted(name for chain in plan.chains for name in chain) != sorted(order):
-        raise InputError(
-            f"The chains {plan.chains} do not hold every step of the flow exactly once: "
-            "start from first_plan."
-        )
-    stages: list[_Stage] = []
-    for chain in sorted(plan.chains, key=lambda chain: order[chain[0]]):
-        keyed = bool(graph.keyed_by(chain[0]))
-        inputs = graph.streams_to(chain[0])
-        moves = keyed or chain[0] in plan.partitions or len(inputs) != 1
-        origin = inputs[0].origin
-        at = next((i for i, stage in enumerate(stages) if stage.chains[-1][-1] == origin), None)
-        if at is None or moves or len(graph.streams_from(origin)) != 1:
-            follow = plant.slots if keyed else plant.source_partitions
-            stages.append(_Stage((chain,), plan.partitions.get(chain[0], follow), keyed))
-        else:
-            before = stages[at]
-            stages[at] = _Stage((*before.chains, chain), before.partitions, before.keyed)
-    return stages
-
-
 @dataclass(slots=True)
 class _Batch:
     """One batch on its way through the plant. Times in ms since its tasks were submitted."""
@@ -221,7 +185,7 @@ class _Batch:
         plant, slow = self.plant, self._slowness()
         self.left[SOURCE] = self.records
         clock_ms = 0.0
-        for stage in _stages(self.graph, self.plan, plant):
+        for stage in stages_of(self.graph, self.plan, plant.slots, plant.source_partitions):
             clock_ms = self._run(stage, clock_ms, slow)
         planning_ms, sink_ms = plant.planning_ms * slow, plant.sink_ms * slow
         handed_us = cut_us + round(planning_ms / 2 * 1e3)
@@ -253,7 +217,7 @@ class _Batch:
         sigma = math.sqrt(math.log1p(self.plant.noise**2))
         return float(self.rng.lognormal(-(sigma**2) / 2, sigma))
 
-    def _run(self, stage: _Stage, start_ms: float, slow: float) -> float:
+    def _run(self, stage: Stage, start_ms: float, slow: float) -> float:
         """Run a stage from ``start_ms``; when it is done."""
         inputs = self.graph.streams_to(stage.chains[0][0])
         records = np.concatenate([self.left[stream.origin] for stream in inputs])
@@ -266,7 +230,7 @@ class _Batch:
             records, partition = work.records_out, work.partition_out
             self.left[name] = records
         times = _StageTimes.of(stage, self.plant, counts, passed)
-        starts_ms, end_ms = _schedule(times.task_ms, self.plant.slots)
+        starts_ms, end_ms = schedule(times.task_ms, self.plant.slots)
         if inputs[0].origin == SOURCE:
             mean_ms = float(starts_ms @ counts) / max(1, int(counts.sum()))
             self.read_ms.append((start_ms + mean_ms * slow, int(counts.sum())))
@@ -277,7 +241,7 @@ class _Batch:
             self.steps[name] = work.measure(entered_ms, slow * times.stay_ms[name], slow, keys)
         return start_ms + end_ms * slow
 
-    def _partition(self, records: Indices, stage: _Stage) -> Indices:
+    def _partition(self, records: Indices, stage: Stage) -> Indices:
         """Where records go: by the hash of their key, or in turn."""
         if not stage.keyed:
             return records % stage.partitions
@@ -352,7 +316,7 @@ class _StageTimes:
 
     @classmethod
     def of(
-        cls, stage: _Stage, plant: Plant, counts: Indices, passed: Mapping[str, _Work]
+        cls, stage: Stage, plant: Plant, counts: Indices, passed: Mapping[str, _Work]
     ) -> _StageTimes:
         """The times of a stage on an idle machine.
 
@@ -384,15 +348,3 @@ class _StageTimes:
                 before_ms = before_ms + passed[name].busy_ms / batches
         task_ms = ahead_ms + len(stage.chains) * plant.per_chain_ms + stretch * through_ms
         return cls(task_ms, entered_ms, stay_ms)
-
-
-def _schedule(task_ms: Floats, slots: int) -> tuple[Floats, float]:
-    """When each task starts, taken in order by the slot that is free first, and the last end."""
-    if len(task_ms) <= slots:
-        return np.zeros(len(task_ms)), float(task_ms.max())
-    free = [0.0] * slots
-    starts_ms = np.zeros(len(task_ms))
-    for number, duration_ms in enumerate(task_ms):
-        starts_ms[number] = heapq.heappop(free)
-        heapq.heappush(free, starts_ms[number] + float(duration_ms))
-    return starts_ms, max(free)

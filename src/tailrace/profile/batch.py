@@ -7,7 +7,7 @@ simulated, can be controlled.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ class StepMeasure:
     busy_ms: Mapping[int, float] = field(default_factory=dict)
     entered_ms: float = 0.0
     left_ms: float = 0.0
-    keys: Mapping[str, int] = field(default_factory=dict)
+    keys: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def merged(cls, parts: Iterable[StepMeasure]) -> StepMeasure:
@@ -58,10 +58,11 @@ class StepMeasure:
         if not records:
             return cls()
         busy: Counter[int] = Counter()
-        keys: Counter[str] = Counter()
+        keys: defaultdict[str, float] = defaultdict(float)
         for part in parts:
             busy.update(part.busy_ms)
-            keys.update(part.keys)
+            for key, count in part.keys.items():
+                keys[key] += count
         return cls(
             records,
             sum(part.records_out for part in parts),
@@ -86,6 +87,7 @@ class StepMeasure:
             errors=round(self.errors * fraction),
             service_ms=self.service_ms.scaled_to(records),
             busy_ms={partition: busy * fraction for partition, busy in self.busy_ms.items()},
+            keys={key: count * fraction for key, count in self.keys.items()},
         )
 
 

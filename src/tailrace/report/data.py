@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tailrace.control import Controller, IntervalRecord, Record
     from tailrace.policy.decision import Impossible
     from tailrace.profile.interval import Verdict
+    from tailrace.profile.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened in a run, in a form that machines read. Keys are stable."""
+    """What happened in a run, in a form that machines read. Keys are stable.
+
+    ``profile`` is what predictions need of it, None if the run was too short for one.
+    """
 
     data: dict[str, Any] = field(default_factory=dict)
+    profile: Profile | None = None
 
     @property
     def fulfilled_share(self) -> float:
@@ -112,7 +117,8 @@ def report_of(
             "notes": list(notes),
             "decisions": [_decision(record) for record in controller.log.decisions],
             "intervals": [_interval(record, warm_us) for record in controller.log.history],
-        }
+        },
+        controller.recording.profile(flow),
     )
 
 

@@ -1,9 +1,4 @@
-"""The command line.
-
-With ``--json`` a command puts its result, and nothing else, on standard output; progress and
-pictures of it go to standard error. What a user did wrong is one sentence and exit code 2, what
-the machine lacks is exit code 1.
-"""
+"""Commands that run flows, benchmarks and checks."""
 
 from __future__ import annotations
 
@@ -18,19 +13,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
+from tailrace.cli.app import AsJson, app, directory, print_json
+from tailrace.errors import InputError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Latency guarantees for Spark Structured Streaming pipelines.",
-)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and only that.")]
 Seconds = Annotated[float | None, typer.Option(help="How long to run; until Ctrl-C without it.")]
 Out = Annotated[Path, typer.Option(help="Directory for the report and its picture.")]
 Conf = Annotated[list[str] | None, typer.Option(help="A Spark setting, as key=value.")]
@@ -58,7 +46,7 @@ def run(
     with _kept_off_stdout(as_json):
         flow = running.find_flow(target)
         if out is not None:
-            _directory(out)
+            directory(out)
         report = running.run(flow, seconds, plain=plain, master=master, settings=settings)
     _deliver(report, out, as_json=as_json)
 
@@ -74,7 +62,7 @@ def demo(
     from tailrace.spark import running  # noqa: PLC0415 - commands import what they need
 
     _check_length(seconds)
-    _directory(out)
+    directory(out)
     flow = running.find_flow(f"{running.example('primes.py')}:flow")
     report = running.run(flow, seconds)
     other = running.run_plain_apart(running.example("primes.py"), seconds) if baseline else None
@@ -97,7 +85,7 @@ def doctor(
     fatal = any(finding.fatal for finding in found)
     if as_json:
         facts = [{"fatal": f.fatal, "what": f.what, "remedy": f.remedy} for f in found]
-        _print_json({"fit": not fatal, "findings": facts})
+        print_json({"fit": not fatal, "findings": facts})
     else:
         console = Console(highlight=False)
         for finding in found:
@@ -122,14 +110,14 @@ def bench(
     if name not in benchmarks:
         raise InputError(f"There is no benchmark '{name}': choose {', '.join(benchmarks)}.")
     if out is not None:
-        _directory(out.parent)
+        directory(out.parent)
         if out.is_dir():
             raise InputError(f"The output {out} is a directory: name a file in it.")
     result = benchmarks[name].measure(quick=quick)
     if out is not None:
         out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if as_json:
-        _print_json(result)
+        print_json(result)
     else:
         Console().print(benchmarks[name].table(result))
 
@@ -154,16 +142,6 @@ def _settings(pairs: list[str] | None) -> dict[str, str]:
     return settings
 
 
-def _directory(path: Path) -> None:
-    """Make a directory for results, or say why not."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InputError(f"The output {path} is, or lies in, a file: name a directory.") from error
-    except OSError as error:
-        raise InputError(f"The output {path} cannot be written: name another directory.") from error
-
-
 def _deliver(report: Any, out: Path | None, *, baseline: Any = None, as_json: bool) -> None:
     from tailrace.report.picture import draw  # noqa: PLC0415 - matplotlib takes its time
     from tailrace.report.terminal import summary  # noqa: PLC0415
@@ -172,28 +150,11 @@ def _deliver(report: Any, out: Path | None, *, baseline: Any = None, as_json: bo
     if baseline is not None:
         data["baseline"] = baseline.data
     if out is not None:
-        _directory(out)
+        directory(out)
         (out / "report.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
         draw(report, out / "report.png", baseline)
     Console(stderr=as_json).print(summary(report, baseline))
     if out is not None:
         typer.echo(f"Report and picture: {out}/report.json, {out}/report.png", err=as_json)
     if as_json:
-        _print_json(data)
-
-
-def _print_json(data: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(data) + "\n")
-
-
-def main() -> None:
-    """Run a command; say in one sentence what went wrong."""
-    try:
-        app()
-    except TailraceError as error:
-        typer.echo(f"tailrace: {error}", err=True)
-        sys.exit(1 if isinstance(error, EnvironmentUnfit) else 2)
-
-
-if __name__ == "__main__":
-    main()
+        print_json(data)

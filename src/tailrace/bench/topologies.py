@@ -1,0 +1,171 @@
+"""What predictions are held against: five topologies of Cooper 2020, section 5.3, and PrimeTest.
+
+Their steps wait, as for an answer from another machine, so that a laptop can run as many of them at
+once as an experiment needs; PrimeTest computes. Ways that part and come together again are ways of
+the records, told by a column, since real-time mode reads its source only once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql import functions as sf
+
+from tailrace.load.keys import Frequencies
+from tailrace.spark.running import example, find_flow
+from tailrace.spark.step import flat_step, keyed_step, step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import DataFrame
+
+KEYS = Frequencies(dict(zip("ABCDEFGHIJKLMNOP", (6, 4, 3, 3, 2, 2, 2, 2, *[1] * 8), strict=True)))
+"""Sixteen keys, skewed as in the original."""
+
+WINDOW = 10
+ONE = "seq long, key string"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A flow to predict: what it does, and which of its steps have partitions of their own.
+
+    ``per_s`` is the rate that keeps one task of its busiest step busy all the time, about.
+    """
+
+    name: str
+    pipeline: Callable[[DataFrame], DataFrame]
+    own: tuple[str, ...]
+    per_s: float
+    keys: Any = field(default=KEYS)
+    windows: Mapping[str, int] = field(default_factory=dict)
+
+
+def waits(ms: float) -> Callable[[Any], tuple[int, str]]:
+    """A step that waits for an answer and passes the record on."""
+
+    def call(row: Any) -> tuple[int, str]:
+        time.sleep(ms / 1e3)
+        return row.seq, row.key
+
+    return call
+
+
+def each(ms: float) -> Callable[[Any, list[Any], Any], Iterator[tuple[int, str]]]:
+    """The same as a keyed step, which counts what it has seen of each key."""
+
+    def call(_key: Any, rows: list[Any], state: Any) -> Iterator[tuple[int, str]]:
+        for row in rows:
+            time.sleep(ms / 1e3)
+            state["seen"] = state.get("seen", 0) + 1
+            yield row.seq, row.key
+
+    return call
+
+
+def multiplies(ms: float) -> Callable[[Any], Iterator[tuple[int, str]]]:
+    """A step that makes about ten records of each: Normal(10, 1), rounded, at least one."""
+
+    def call(row: Any) -> Iterator[tuple[int, str]]:
+        time.sleep(ms / 1e3)
+        generator = random.Random(row.seq)  # noqa: S311 - the same records in every run
+        for number in range(max(1, round(generator.gauss(10, 1)))):
+            yield row.seq * 100 + number, row.key
+
+    return call
+
+
+def window(ms: float, size: int) -> Callable[[Any, list[Any], Any], Iterator[tuple[int, str]]]:
+    """A tumbling count window for each key: one record of every ``size``."""
+
+    def call(_key: Any, rows: list[Any], state: Any) -> Iterator[tuple[int, str]]:
+        for row in rows:
+            time.sleep(ms / 1e3)
+            state["held"] = state.get("held", 0) + 1
+            if state["held"] == size:
+                state["held"] = 0
+                yield row.seq, row.key
+
+    return call
+
+
+def fields_to_fields(records: DataFrame) -> DataFrame:
+    """Two keyed steps in a row, by different keys."""
+    entered = records.transform(step("enter", waits(0.1), ONE))
+    first = entered.transform(keyed_step("first", each(1.0), ONE, key="key"))
+    other = first.withColumn("key", sf.expr("substring('AAABBCDEFGHIJKLM', 1 + seq % 16, 1)"))
+    return other.transform(keyed_step("second", each(1.0), ONE, key="key"))
+
+
+def multiplier(records: DataFrame) -> DataFrame:
+    """One record becomes ten, which are sent."""
+    many = records.transform(flat_step("multiply", multiplies(0.5), ONE))
+    return many.transform(step("send", waits(0.2), ONE, scale=(1, 8)))
+
+
+def windowed(records: DataFrame) -> DataFrame:
+    """One record of every ten of a key is sent."""
+    entered = records.transform(step("enter", waits(0.1), ONE))
+    kept = entered.transform(keyed_step("window", window(1.0, WINDOW), ONE, key="key"))
+    return kept.transform(step("send", waits(0.5), ONE))
+
+
+def all_in_one(records: DataFrame) -> DataFrame:
+    """Multiplied, windowed by key, counted by key."""
+    many = records.transform(flat_step("multiply", multiplies(0.5), ONE))
+    kept = many.transform(keyed_step("window", window(0.2, WINDOW), ONE, key="key"))
+    return kept.transform(keyed_step("count", each(1.0), ONE, key="key"))
+
+
+WAYS = "seq long, key string, way string"
+
+
+def join_split(records: DataFrame) -> DataFrame:
+    """Every record goes two ways, one of which makes ten of it; they meet and part again."""
+
+    def along(way: str, ms: float, times: int) -> Callable[[Any], Iterator[tuple[int, str, str]]]:
+        def call(row: Any) -> Iterator[tuple[int, str, str]]:
+            if row.way == way:
+                time.sleep(ms / 1e3)
+            for number in range(times if row.way == way else 1):
+                yield row.seq * 100 + number, row.key, row.way
+
+        return call
+
+    def join(_key: Any, rows: list[Any], state: Any) -> Iterator[tuple[int, str, str]]:
+        for row in rows:
+            time.sleep(2e-4)
+            state["held"] = state.get("held", 0) + 1
+            if state["held"] == 2 * WINDOW:
+                state["held"] = 0
+                yield row.seq, row.key, "one"
+                yield row.seq, row.key, "two"
+
+    both = records.withColumn("way", sf.explode(sf.array(sf.lit("a"), sf.lit("b"))))
+    apart = both.transform(flat_step("a", along("a", 0.5, 1), WAYS)).transform(
+        flat_step("b", along("b", 0.5, 10), WAYS)
+    )
+    joined = apart.transform(keyed_step("join", join, WAYS, key="key"))
+    return joined.transform(flat_step("one", along("one", 0.5, 1), WAYS)).transform(
+        flat_step("two", along("two", 0.5, 1), WAYS)
+    )
+
+
+def primes(records: DataFrame) -> DataFrame:
+    """PrimeTest of Lohrmann 2016, section 5.1.2, which computes."""
+    made = find_flow(f"{example('primes.py')}:flow").pipeline(records)
+    return cast("DataFrame", made)
+
+
+TOPOLOGIES = (
+    Topology("fields-to-fields", fields_to_fields, ("first", "second"), 850.0),
+    Topology("multiplier", multiplier, ("send",), 350.0),
+    Topology("windowed", windowed, ("window",), 850.0, windows={"window": WINDOW}),
+    Topology("all-in-one", all_in_one, ("window", "count"), 350.0, windows={"window": WINDOW}),
+    Topology("join-split", join_split, ("join",), 350.0, windows={"join": 2 * WINDOW}),
+    Topology("primes", primes, (), 5_000.0),
+)

@@ -1,0 +1,5 @@
+"""``python -m tailrace.cli``."""
+
+from tailrace.cli import main
+
+main()

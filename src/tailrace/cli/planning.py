@@ -1,0 +1,338 @@
+"""Commands that answer what would happen: they need a profile, and no Spark."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tailrace.cli.app import AsJson, app, directory, print_json
+from tailrace.errors import InputError
+from tailrace.plan import Backend
+from tailrace.units import positive_duration_ms, rate_per_s, show_duration, show_rate
+
+if TYPE_CHECKING:
+    from tailrace.goals import Constraint
+    from tailrace.model.prediction import Prediction
+    from tailrace.plan import Plan
+    from tailrace.profile.profile import Profile
+
+ProfileFile = Annotated[Path, typer.Argument(metavar="PROFILE", help="A profile file.")]
+Rate = Annotated[str | None, typer.Option(help="The load, such as '20 k/s'; as measured if not.")]
+Interval = Annotated[str | None, typer.Option(help="The batch interval, such as '500 ms'.")]
+Cores = Annotated[int | None, typer.Option(help="How many tasks run at once.")]
+Partitions = Annotated[list[str] | None, typer.Option(help="Partitions of a step, as step=8.")]
+OnBackend = Annotated[str | None, typer.Option("--backend", help="microbatch or realtime.")]
+Lifetime = Annotated[str | None, typer.Option(help="Of hand-overs in real-time mode.")]
+RowLimit = Annotated[int | None, typer.Option(help="The most records of a micro-batch.")]
+Mean = Annotated[str | None, typer.Option(help="A bound on the mean latency.")]
+P95 = Annotated[str | None, typer.Option(help="A bound on the 95th percentile.")]
+P99 = Annotated[str | None, typer.Option(help="A bound on the 99th percentile.")]
+LogFile = Annotated[
+    Path | None, typer.Option("--log", help="Where predictions are kept, to be scored later.")
+]
+
+SWEEP = re.compile(r"rate=(?P<low>[^.]+(?:\.\d+)?[^.]*)\.\.(?P<high>.+)")
+POINTS = 25
+
+
+@app.command()
+def predict(
+    profile: ProfileFile,
+    *,
+    rate: Rate = None,
+    interval: Interval = None,
+    cores: Cores = None,
+    partitions: Partitions = None,
+    backend: OnBackend = None,
+    lifetime: Lifetime = None,
+    row_limit: RowLimit = None,
+    mean: Mean = None,
+    p95: P95 = None,
+    p99: P99 = None,
+    sweep: Annotated[str | None, typer.Option(help="Rates to try, as rate=5k/s..80k/s.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="A picture of the sweep.")] = None,
+    log: LogFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a flow would do under another plan or load."""
+    from tailrace.model.predict import Predictor  # noqa: PLC0415 - scipy takes its time
+    from tailrace.profile.file import load  # noqa: PLC0415
+    from tailrace.report.ledger import Ledger  # noqa: PLC0415
+
+    known = load(profile)
+    ledger = Ledger(log) if log is not None else None
+    changes = _Changes(interval, cores, partitions, backend, lifetime, row_limit)
+    plan = changes.on(known)
+    ask = Predictor(known, ledger.accuracy()) if ledger else Predictor(known)
+    bound = _bound(mean, p95, p99)
+    if sweep is None and plot is not None:
+        raise InputError("A picture needs rates to draw: add --sweep rate=5k/s..80k/s.")
+    if sweep is not None:
+        _sweep(ask, plan, sweep, bound, plot, as_json=as_json)
+        return
+    found = ask(plan, None if rate is None else rate_per_s(rate))
+    if ledger is not None:
+        ledger.add(known.name, found, time.time_ns() // 1_000)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        Console().print(_shown(known, found, bound))
+
+
+@app.command()
+def capacity(
+    profile: ProfileFile,
+    *,
+    interval: Interval = None,
+    cores: Cores = None,
+    partitions: Partitions = None,
+    backend: OnBackend = None,
+    lifetime: Lifetime = None,
+    row_limit: RowLimit = None,
+    mean: Mean = None,
+    p95: P95 = None,
+    p99: P99 = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which rate a plan can take, and up to which it keeps a bound."""
+    from tailrace.model.capacity import capacity as found_by  # noqa: PLC0415 - scipy
+    from tailrace.profile.file import load  # noqa: PLC0415
+
+    known = load(profile)
+    plan = _Changes(interval, cores, partitions, backend, lifetime, row_limit).on(known)
+    found = found_by(known, plan, _bound(mean, p95, p99))
+    if as_json:
+        print_json(found.as_json())
+    else:
+        Console(highlight=False).print(found.reason)
+
+
+@app.command()
+def size(
+    profile: ProfileFile,
+    *,
+    rate: Rate = None,
+    mean: Mean = None,
+    p95: P95 = None,
+    p99: P99 = None,
+    most_cores: Annotated[int, typer.Option(help="The most cores to think of.")] = 16,
+    as_json: AsJson = False,
+) -> None:
+    """Find the cheapest plan that keeps a bound at a rate."""
+    from tailrace.model.size import size as found_by  # noqa: PLC0415 - scipy
+    from tailrace.profile.file import load  # noqa: PLC0415
+
+    bound = _bound(mean, p95, p99)
+    if bound is None:
+        raise InputError("There is no bound to size for: add --mean '500 ms' or --p99 '1 s'.")
+    at = None if rate is None else rate_per_s(rate)
+    found = found_by(load(profile), bound, at, most_cores=most_cores)
+    if as_json:
+        print_json(found.as_json())
+        return
+    table = Table(title=found.reason, title_justify="left")
+    for column in ("cost", "plan", "mean", "p99", "cores busy", "proposed by"):
+        table.add_column(column)
+    for candidate in (*((found.best,) if found.best else ()), *found.others):
+        one = candidate.prediction
+        table.add_row(
+            f"{candidate.cost:.2f}",
+            _plan_text(one.plan),
+            show_duration(one.mean_ms) if one.works else "-",
+            show_duration(one.p99_ms) if one.works else "-",
+            f"{one.outcome.cores_used:.2f}",
+            candidate.planner,
+        )
+    Console().print(table)
+
+
+@app.command()
+def score(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="What 'predict --log' wrote.")],
+    measured: Annotated[
+        list[Path] | None, typer.Argument(metavar="PROFILE", help="Profiles measured since.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold past predictions against what happened."""
+    from tailrace.model.score import errors  # noqa: PLC0415 - commands import what they need
+    from tailrace.profile.file import load  # noqa: PLC0415
+    from tailrace.report.ledger import Ledger  # noqa: PLC0415
+
+    if not log.exists():
+        raise InputError(f"There is no {log}: predict with --log {log} first.")
+    ledger = Ledger(log)
+    settled = [entry for path in measured or () for entry in ledger.settle(load(path))]
+    accuracy = ledger.accuracy()
+    result: dict[str, Any] = {
+        "predictions": len(ledger.entries()),
+        "scored": len(accuracy.scores),
+        "newly_scored": len(settled),
+        "within_interval": accuracy.within(),
+        **(errors(accuracy.scores) if accuracy.scores else {}),
+    }
+    if as_json:
+        print_json(result)
+        return
+    console = Console(highlight=False)
+    console.print(f"{result['scored']} of {result['predictions']} predictions are scored.")
+    if accuracy.scores:
+        console.print(
+            f"Half of them were off by at most {result['median_abs_error']:.0%}, nine in ten by at "
+            f"most {result['p90_abs_error']:.0%}; {result['within_interval']:.0%} fell into their "
+            "interval, which is made for 90%."
+        )
+
+
+# --- what the commands share --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """What of the plan of a profile a user wants to be otherwise."""
+
+    interval: str | None
+    cores: int | None
+    partitions: list[str] | None
+    backend: str | None
+    lifetime: str | None
+    row_limit: int | None
+
+    def on(self, profile: Profile) -> Plan:
+        """The plan of the profile with the changes."""
+        from tailrace.plan import chain_name  # noqa: PLC0415
+
+        plan = profile.plan
+        if self.backend is not None:
+            plan = _moved(plan, self.backend)
+        if self.interval is not None:
+            plan = replace(plan, interval_ms=_duration(self.interval, "--interval"))
+        if self.lifetime is not None:
+            ms = _duration(self.lifetime, "--lifetime")
+            plan = replace(plan, lifetimes_ms={chain_name(chain): ms for chain in plan.chains})
+        given = plan.partitions | self._numbers(profile)
+        return replace(
+            plan,
+            partitions=given,
+            cores=self.cores if self.cores is not None else plan.cores,
+            row_limit=self.row_limit if self.row_limit is not None else plan.row_limit,
+        )
+
+    def _numbers(self, profile: Profile) -> dict[str, int]:
+        found = {}
+        for pair in self.partitions or []:
+            name, _, number = pair.partition("=")
+            if not number.isdigit():
+                raise InputError(f"'{pair}' is no number of partitions: write --partitions step=8.")
+            found[profile.step(name).name] = int(number)
+        return found
+
+
+def _moved(plan: Plan, backend: str) -> Plan:
+    """The plan on another backend, with the waits that are usual there."""
+    if backend not in set(Backend):
+        raise InputError(f"--backend {backend} is not known: write microbatch or realtime.")
+    if plan.backend == backend:
+        return plan
+    length_ms = 60_000.0 if backend == Backend.REALTIME else 0.0
+    return replace(plan, backend=Backend(backend), interval_ms=length_ms, lifetimes_ms={})
+
+
+def _duration(text: str, what: str) -> float:
+    return 0.0 if text.strip() in {"0", "0 ms", "0 s"} else positive_duration_ms(text, what)
+
+
+def _bound(mean: str | None, p95: str | None, p99: str | None) -> Constraint | None:
+    from tailrace.goals import constraint  # noqa: PLC0415
+
+    given = {"mean": mean, "p95": p95, "p99": p99}
+    found = [constraint(name, bound) for name, bound in given.items() if bound is not None]
+    if len(found) > 1:
+        raise InputError("Only one bound at a time can be asked about: leave the others out.")
+    return found[0] if found else None
+
+
+def _sweep(
+    ask: Any, plan: Plan, text: str, bound: Constraint | None, plot: Path | None, *, as_json: bool
+) -> None:
+    """Predictions over a range of rates, as a table, as data, or as a picture."""
+    low, high = _range(text)
+    rates = [low * (high / low) ** (i / (POINTS - 1)) for i in range(POINTS)]
+    found = [ask(plan, each) for each in rates]
+    if plot is not None:
+        from tailrace.report.curve import draw  # noqa: PLC0415 - matplotlib takes its time
+
+        directory(plot.parent)
+        draw(found, bound, plot)
+    if as_json:
+        print_json({"sweep": [each.as_json() for each in found]})
+        return
+    table = Table(title=_plan_text(found[0].plan))
+    for column in ("rate", "mean", "p50", "p95", "p99", "cores busy"):
+        table.add_column(column, justify="right")
+    for each in found:
+        shown = (each.mean_ms, each.p50_ms, each.p95_ms, each.p99_ms)
+        times = [show_duration(ms) for ms in shown] if each.works else ["-"] * 4
+        table.add_row(show_rate(each.rate_per_s), *times, f"{each.outcome.cores_used:.2f}")
+    Console().print(table)
+    if plot is not None:
+        typer.echo(f"Picture: {plot}")
+
+
+def _range(text: str) -> tuple[float, float]:
+    match = SWEEP.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"'{text}' is not a range of rates: write --sweep rate=5k/s..80k/s.")
+    low, high = (rate_per_s(match[part]) for part in ("low", "high"))
+    if not 0 < low < high:
+        raise InputError(f"'{text}' does not rise from a rate above 0: turn its ends around.")
+    return low, high
+
+
+def _shown(profile: Profile, found: Prediction, bound: Constraint | None) -> Table:
+    title = f"{profile.name} at {show_rate(found.rate_per_s)}: {_plan_text(found.plan)}"
+    table = Table(title=title, show_header=False)
+    if found.obstacle is not None:
+        table.add_row("cannot work", found.obstacle)
+        return table
+    table.add_row(
+        "mean",
+        f"{show_duration(found.mean_ms)} ({show_duration(found.low_ms)} to "
+        f"{show_duration(found.high_ms)})",
+    )
+    for name in ("p50", "p95", "p99"):
+        table.add_row(name, show_duration(getattr(found, f"{name}_ms")))
+    if bound is not None:
+        value_ms = found.statistic_ms(bound.quantile)
+        kept = "kept" if value_ms <= bound.bound_ms else "broken"
+        table.add_row(str(bound), kept)
+    table.add_row("saturates at", show_rate(found.outcome.highest_per_s))
+    table.add_row("cores busy", f"{found.outcome.cores_used:.2f} of {found.cores}")
+    for name, ms in found.outcome.breakdown_ms.items():
+        table.add_row(f"  {name}", show_duration(ms))
+    if found.outcome.window_ms:
+        table.add_row("  waiting for windows, beside", show_duration(found.outcome.window_ms))
+    for said in found.outcome.assumed:
+        table.add_row("assumed", said)
+    return table
+
+
+def _plan_text(plan: Plan) -> str:
+    pace = show_duration(plan.interval_ms) if plan.interval_ms else "back to back"
+    parts = [f"micro-batches {pace if not plan.interval_ms else 'every ' + pace}"]
+    if plan.backend is Backend.REALTIME:
+        longest = max(plan.lifetimes_ms.values(), default=0.0)
+        parts = [f"real-time, lifetimes {show_duration(longest)}"]
+    if plan.cores is not None:
+        parts.append(f"{plan.cores} cores")
+    parts += [f"{name} on {count}" for name, count in plan.partitions.items()]
+    if plan.row_limit is not None:
+        parts.append(f"at most {plan.row_limit} rows")
+    return ", ".join(parts)

@@ -1,0 +1,295 @@
+"""What a run leaves behind for predictions: the profile of its flow.
+
+Batches and intervals are taken in as they come, in the little that a profile needs of them, and
+only the latest are kept. What was seen under other chains or partitions is let go, since it would
+mix up what the engine takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import nnls
+
+from tailrace.model.loads import Router
+from tailrace.model.microbatch import BatchModel
+from tailrace.model.stages import stages_of
+from tailrace.plan import Backend
+from tailrace.profile.batch import StepMeasure
+from tailrace.profile.histogram import LogHistogram
+from tailrace.profile.live import LiveInterval
+from tailrace.profile.moments import Moments
+from tailrace.profile.profile import (
+    BatchCosts,
+    HandOverCosts,
+    Latency,
+    Origin,
+    Profile,
+    StepProfile,
+)
+
+if TYPE_CHECKING:
+    from tailrace.flow import Graph
+    from tailrace.plan import Plan
+    from tailrace.profile.batch import BatchMeasure
+    from tailrace.profile.interval import Span
+
+KEPT_BATCHES = 2_000
+KEPT_INTERVALS = 360
+"""Half an hour of intervals of 5 s."""
+
+COLD_BATCHES = 10
+COLD_INTERVALS = 1
+"""What is left out at the beginning, when code is compiled."""
+
+FREQUENT_KEYS = 64
+
+USUAL_TASK_MS = 10.0
+USUAL_RECORD_MS = 0.006
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch: its records, how long it took, how much of that in tasks, and there in steps."""
+
+    records: int
+    duration_ms: float
+    tasks_ms: float
+    work_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """An interval: what came in, how long records took, what steps did, what hand-overs took."""
+
+    every_ms: float
+    records: int
+    plan: Plan
+    latency_ms: Moments
+    latencies_ms: LogHistogram
+    steps: dict[str, StepMeasure]
+    hand_over: _HandOver | None
+
+
+@dataclass(frozen=True, slots=True)
+class _HandOver:
+    """The hand-overs of an interval, over all chains."""
+
+    handovers: int
+    records: int
+    cpu_ms: float
+    busy_ms: float
+    source_ms: float
+    shuffle_ms: float
+    sink_ms: float
+    gap_ms: float
+
+
+class Recording:
+    """Gathers what the profile of a flow is made of."""
+
+    def __init__(self, graph: Graph, slots: int = 1) -> None:
+        """For a flow on so many slots; micro-batches say themselves how many they had."""
+        self._graph = graph
+        self._slots = slots
+        self._batches: deque[_Batch] = deque(maxlen=KEPT_BATCHES)
+        self._intervals: deque[_Interval] = deque(maxlen=KEPT_INTERVALS)
+        self._cold_batches = COLD_BATCHES
+        self._cold_intervals = COLD_INTERVALS
+        self._shape: tuple[object, ...] = ()
+
+    def add_batch(self, batch: BatchMeasure) -> None:
+        """Take in a finished micro-batch."""
+        self._notice(batch.plan)
+        self._slots = batch.slots
+        if self._cold_batches > 0:
+            self._cold_batches -= 1
+        elif batch.records:
+            tasks_ms = max(0.0, (batch.computed_us - batch.started_us) / 1e3)
+            work_ms = _critical_ms(self._graph, batch)
+            self._batches.append(_Batch(batch.records, batch.duration_ms, tasks_ms, work_ms))
+
+    def add_interval(self, interval: Span, plan: Plan) -> None:
+        """Take in a complete interval."""
+        self._notice(plan)
+        if self._cold_intervals > 0:
+            self._cold_intervals -= 1
+            return
+        handed = _handed(interval) if isinstance(interval, LiveInterval) else None
+        self._intervals.append(
+            _Interval(
+                interval.every_ms,
+                interval.records,
+                plan,
+                interval.latency_ms,
+                interval.latencies_ms(),
+                interval.steps(),
+                handed,
+            )
+        )
+
+    def _notice(self, plan: Plan) -> None:
+        shape = plan.backend, plan.chains, tuple(plan.partitions.items())
+        if shape != self._shape:
+            self._shape = shape
+            self._batches.clear()
+            self._intervals.clear()
+            self._cold_intervals = COLD_INTERVALS
+
+    def profile(self, name: str) -> Profile | None:
+        """The profile of what was seen since chains or partitions changed; None if nothing was."""
+        if not self._intervals:
+            return None
+        plan = self._intervals[-1].plan
+        same = [kept for kept in self._intervals if kept.plan == plan]
+        seconds = math.fsum(kept.every_ms for kept in same) / 1e3
+        records = sum(kept.records for kept in same)
+        measures = {
+            step: StepMeasure.merged(
+                kept.steps[step] for kept in self._intervals if step in kept.steps
+            )
+            for step in self._graph.names
+        }
+        first = self._graph.streams_from("source")[0].target
+        entry = measures.get(first)
+        bare = Profile(
+            name,
+            tuple(self._step(step, measures[step]) for step in self._graph.names),
+            tuple(dict.fromkeys((s.origin, s.target) for s in self._graph.streams)),
+            records / seconds,
+            plan,
+            self._slots,
+            max(1, len(entry.busy_ms)) if entry is not None and first not in plan.partitions else 1,
+            seconds,
+            records,
+            _latency(same),
+            origin=Origin.FLOW,
+        )
+        return self._with_costs(bare)
+
+    def _step(self, name: str, measure: StepMeasure) -> StepProfile:
+        step = self._graph.step(name)
+        keyed_by = step.keyed_by or self._graph.keyed_by(name)
+        counted = sorted(measure.keys.items(), key=lambda item: -item[1])[:FREQUENT_KEYS]
+        known = math.fsum(measure.keys.values())
+        whole = max(1.0, measure.records_in, known)
+        service = measure.service_ms
+        return StepProfile(
+            name,
+            service.mean,
+            math.sqrt(service.variance) / service.mean if service.mean else 0.0,
+            ratio=measure.records_out / max(1, measure.records_in),
+            keyed_by=keyed_by,
+            keys={key: count / whole for key, count in counted} if keyed_by else {},
+            distinct=len(measure.keys) if known >= 0.999 * whole else 0,
+        )
+
+    def _with_costs(self, bare: Profile) -> Profile:
+        if bare.backend is Backend.REALTIME:
+            return replace(bare, hand_over=self._hand_over_costs())
+        return replace(bare, batch=self._batch_costs(bare)) if self._batches else bare
+
+    def _batch_costs(self, bare: Profile) -> BatchCosts:
+        """What is left of the batches' durations without their steps.
+
+        Planning, launching and the sink take the same for every batch. What tasks spend outside
+        of steps is a line over their size, whose slope is shared out over the partitions and
+        stages that records pass.
+        """
+        batches = list(self._batches)
+        line = _line([(b.records, max(0.0, b.tasks_ms - b.work_ms)) for b in batches])
+        around_ms = median(b.duration_ms - b.tasks_ms for b in batches)
+        loads = Router(bare).loads(bare.plan, max(bare.rate_per_s, 1e-3))
+        passes = math.fsum(
+            float(load.rates_per_s.max()) / loads.rate_per_s * len(load.stage.chains)
+            for load in loads.stages
+        )
+        stage_ms = BatchCosts(0.0, 0.0).stage_ms
+        expected = [around_ms + line.duration_ms(b.records) + b.work_ms for b in batches]
+        ratios = [b.duration_ms / ms for b, ms in zip(batches, expected, strict=True) if ms > 0]
+        middle = median(ratios)
+        noise = 1.4826 * median(abs(ratio - middle) for ratio in ratios)
+        return BatchCosts(
+            max(0.0, around_ms + line.fixed_ms - (len(loads.stages) - 1) * stage_ms),
+            line.per_record_ms / passes if passes else line.per_record_ms,
+            stage_ms,
+            noise,
+        )
+
+    def _hand_over_costs(self) -> HandOverCosts | None:
+        handed = [kept.hand_over for kept in self._intervals if kept.hand_over is not None]
+        if not handed:
+            return None
+        hand_overs = max(1, sum(h.handovers for h in handed))
+        records = max(1, sum(h.records for h in handed))
+        spent_ms = math.fsum(h.cpu_ms for h in handed) - math.fsum(h.busy_ms for h in handed)
+        per_record_ms = HandOverCosts(0.0, 0.002).per_record_ms
+        hops = max(1, len(stages_of(self._graph, self._intervals[-1].plan, self._slots, 1)) - 1)
+        gaps = [h.gap_ms for h in handed if h.gap_ms > 0]
+        return HandOverCosts(
+            max(0.02, (spent_ms - per_record_ms * records) / hand_overs),
+            per_record_ms,
+            max(0.0, median(h.source_ms for h in handed)),
+            max(0.0, median(h.shuffle_ms for h in handed) / hops),
+            max(0.0, median(h.sink_ms for h in handed)),
+            median(gaps) if gaps else 60.0,
+        )
+
+
+def _line(rests: list[tuple[int, float]]) -> BatchModel:
+    """What tasks take beside their steps, ``o + e*n``, as the most likely line.
+
+    Batches of one size do not say how that splits into o and e, so what is usual is believed
+    until they differ enough: 10 ms and 6 us a record, each within as much again.
+    """
+    records, spent_ms = np.array(rests, dtype=np.float64).T
+    deviation = max(0.5, 1.4826 * float(np.median(np.abs(spent_ms - np.median(spent_ms)))))
+    weights = np.ones_like(spent_ms)
+    fixed_ms, per_record_ms = USUAL_TASK_MS, USUAL_RECORD_MS
+    for _ in range(8):
+        rows = np.stack((weights, weights * records), axis=1) / deviation
+        belief = np.diag((1 / USUAL_TASK_MS, 1 / USUAL_RECORD_MS))
+        table = np.concatenate((rows, belief))
+        sides = np.concatenate((weights * spent_ms / deviation, (1.0, 1.0)))
+        fixed_ms, per_record_ms = nnls(table, sides)[0]
+        off = np.abs(spent_ms - fixed_ms - per_record_ms * records) / deviation
+        weights = np.sqrt(1.345 / np.maximum(off, 1.345))
+    return BatchModel(float(fixed_ms), float(per_record_ms))
+
+
+def _critical_ms(graph: Graph, batch: BatchMeasure) -> float:
+    """What the busiest task of each stage spent in steps, over all stages."""
+    partitions = max((len(s.busy_ms) for s in batch.steps.values()), default=1)
+    whole = 0.0
+    for stage in stages_of(graph, batch.plan, batch.slots, partitions):
+        tasks: Counter[int] = Counter()
+        for name in stage.steps:
+            tasks.update(batch.steps[name].busy_ms if name in batch.steps else {})
+        whole += max(tasks.values(), default=0.0)
+    return whole
+
+
+def _handed(interval: LiveInterval) -> _HandOver:
+    parts = interval.hand_overs().values()
+    breakdown = interval.breakdown_ms()
+    return _HandOver(
+        sum(part.handovers for part in parts),
+        sum(part.records for part in parts),
+        math.fsum(part.cpu_ms for part in parts),
+        math.fsum(sum(step.busy_ms.values()) for step in interval.steps().values()),
+        breakdown.get("source_wait", 0.0),
+        breakdown.get("shuffle", 0.0),
+        breakdown.get("sink", 0.0),
+        interval.gap_ms,
+    )
+
+
+def _latency(intervals: list[_Interval]) -> Latency:
+    mean = Moments.merged(kept.latency_ms for kept in intervals).mean
+    whole = LogHistogram.merged(kept.latencies_ms for kept in intervals)
+    return Latency(mean, *(whole.quantile_ms(q) for q in (0.5, 0.95, 0.99)))

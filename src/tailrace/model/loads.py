@@ -1,0 +1,141 @@
+"""How a workload falls on the stages of a plan: what every chain of every partition has to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace.model.murmur import read_key
+from tailrace.model.routing import KeyHistogram, Shares, Workload, arrivals, shares
+from tailrace.model.stages import stages_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tailrace.flow import Graph
+    from tailrace.model.stages import Stage
+    from tailrace.plan import Plan
+    from tailrace.profile.profile import Profile, StepProfile
+
+    Floats = NDArray[np.float64]
+
+SOME_KEYS = 1_000
+"""How many keys share the rest where nobody counted them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageLoad:
+    """A stage under load.
+
+    ``rates_per_s`` holds the records that enter each of its partitions, and ``busy`` the share of
+    time that each step keeps one task busy, by partition; above 1 the step cannot keep up.
+    """
+
+    stage: Stage
+    rates_per_s: Floats
+    busy: dict[str, Floats]
+
+    def chain_busy(self, chain: tuple[str, ...]) -> Floats:
+        """The same for the steps of a chain together, which take turns."""
+        together: Floats = np.sum([self.busy[name] for name in chain], axis=0)
+        return together
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loads:
+    """A whole flow under load; ``entering`` are the rates of every step, by partition."""
+
+    rate_per_s: float
+    cores: int
+    stages: tuple[StageLoad, ...]
+    entering: dict[str, Floats]
+    assumed_even: tuple[str, ...] = ()
+
+    @property
+    def slots(self) -> int:
+        """How many tasks there are, if all stages run at the same time."""
+        return sum(load.stage.partitions for load in self.stages)
+
+    def busiest(self) -> tuple[str, int, float]:
+        """The step whose task saturates first, its partition, and how busy that is."""
+        found = [
+            (name, int(np.argmax(busy)), float(busy.max()))
+            for load in self.stages
+            for name, busy in load.busy.items()
+        ]
+        return max(found, key=lambda item: item[2])
+
+
+class Router:
+    """Lays the workload of one flow on the stages of any plan.
+
+    What does not depend on the plan is found once, and where keys fall once for each number of
+    partitions, so that thousands of plans can be looked at in a second.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        """For the flow of that profile."""
+        self.profile = profile
+        self.graph = profile.graph
+        self._ratios = {
+            (stream.origin, stream.target): profile.step(stream.origin).ratio
+            for stream in self.graph.streams
+            if stream.origin in self.graph.names
+        }
+        self._shares: dict[tuple[str, int], Shares | None] = {}
+
+    def loads(self, plan: Plan, rate_per_s: float) -> Loads:
+        """What a plan makes of a rate: rates by partition (Cooper 2020, section 4.8), and work."""
+        profile, graph = self.profile, self.graph
+        cores = plan.cores or profile.cores
+        stages = stages_of(graph, plan, cores, profile.source_partitions)
+        own = {s.chains[0][0]: s.partitions for s in stages if _moves(s, plan, graph)}
+        routes = {
+            (stream.origin, name): shares
+            for name, partitions in own.items()
+            if (shares := self.shares(name, partitions)) is not None
+            for stream in graph.streams_to(name)
+        }
+        source = [rate_per_s / profile.source_partitions] * profile.source_partitions
+        found = arrivals(graph, Workload(source, self._ratios, routes), own)
+        entering = {name: found.per_partition(name) for name in graph.names}
+        loads = tuple(
+            StageLoad(
+                stage,
+                entering[stage.chains[0][0]],
+                {
+                    name: entering[name] * profile.step(name).service_ms / 1e3
+                    for name in stage.steps
+                },
+            )
+            for stage in stages
+        )
+        return Loads(rate_per_s, cores, loads, entering, found.assumed_even)
+
+    def shares(self, name: str, partitions: int) -> Shares | None:
+        """How the keys of a step fall on partitions; None where they are not known."""
+        place = name, partitions
+        if place not in self._shares:
+            histogram = histogram_of(self.profile.step(name))
+            self._shares[place] = None if histogram is None else shares(histogram, partitions)
+        return self._shares[place]
+
+
+def _moves(stage: Stage, plan: Plan, graph: Graph) -> bool:
+    """Whether records change partition on their way into a stage."""
+    first = stage.chains[0][0]
+    return stage.keyed or first in plan.partitions or len(graph.streams_to(first)) != 1
+
+
+def histogram_of(step: StepProfile) -> KeyHistogram | None:
+    """The keys of a step, with the crowd of those that were not counted one by one."""
+    if not step.keyed_by or not step.keys:
+        return None
+    rest = max(0.0, 1.0 - sum(step.keys.values()))
+    others = step.distinct - len(step.keys) if step.distinct else SOME_KEYS
+    heavy = {read_key(text, step.key_type): share for text, share in step.keys.items()}
+    if rest < 1e-9 or others <= 0:
+        return KeyHistogram(step.key_type, heavy)
+    return KeyHistogram(step.key_type, heavy, rest, others)

@@ -1,0 +1,504 @@
+"""Which partition gets how much: the load of partitions under any number of them.
+
+Cooper 2020 predicts where records go from counted transfers between replicas, and only for
+replicas made of the tasks that were counted (section 4.5). Spark's hash is known
+(``tailrace.model.murmur``), so a histogram of keys says it for any number of partitions: the
+frequent keys are placed one by one, the crowd of the others is spread evenly in expectation, with
+a deviation that is known too. From there rates follow the graph, step by step and partition by
+partition (section 4.8). The functions of the original for counted transfers stand at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+from scipy.special import pdtr
+
+from tailrace.errors import InputError
+from tailrace.goals import SOURCE
+from tailrace.model.murmur import partition_of, read_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.flow import Graph
+    from tailrace.model.murmur import Kind
+
+Floats = NDArray[np.float64]
+Pair = tuple[str, str]
+"""The two ends of a stream."""
+
+_GRID = 1_024
+_REACH = 12.0
+"""So many standard deviations from the mean nothing is left of a Poisson distribution."""
+
+
+# --- keys to partitions -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHistogram:
+    """How often keys occur: the frequent ones one by one, the others as a crowd.
+
+    ``heavy`` counts the frequent keys, whose Spark type is ``kind``. The ``tail_records`` of all
+    others belong to ``tail_keys`` keys that are taken to be alike. If they are not, the number
+    that spreads like them is ``sum(count)**2 / sum(count**2)``, which may be given instead.
+    """
+
+    kind: Kind
+    heavy: Mapping[Any, float]
+    tail_records: float = 0.0
+    tail_keys: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse counts that nothing could have."""
+        counts = (*self.heavy.values(), self.tail_records, self.tail_keys)
+        if not all(0 <= count < math.inf for count in counts):
+            raise InputError("The counts of keys must be finite numbers from 0 up.")
+        if (self.tail_records > 0) != (self.tail_keys > 0):
+            raise InputError(
+                f"The tail of a histogram cannot have {self.tail_records:g} records of "
+                f"{self.tail_keys:g} keys: give both, or neither."
+            )
+        if not self.total > 0:
+            raise InputError(
+                "A histogram of keys without records says nothing of where they go: count some."
+            )
+
+    @property
+    def total(self) -> float:
+        """The records of all keys."""
+        return math.fsum((*self.heavy.values(), self.tail_records))
+
+    @classmethod
+    def measured(
+        cls, keys: Mapping[str, int], records: int, kind: str, distinct: float | None = None
+    ) -> KeyHistogram:
+        """The histogram behind ``StepMeasure.keys``, where keys are texts and only the frequent.
+
+        Without the number of ``distinct`` keys, the others are taken to be as few as they can be:
+        none of them is more frequent than the rarest of those that were counted. So the imbalance
+        is rather overstated.
+        """
+        if not keys:
+            raise InputError("No keys were counted: measure a step that is keyed by a column.")
+        others = max(0, records - sum(keys.values()))
+        fewest = others / max(1, min(keys.values()))
+        tail_keys = fewest if distinct is None else max(distinct - len(keys), fewest)
+        heavy = {read_key(text, kind): float(count) for text, count in keys.items()}
+        return cls(kind, heavy, others, math.ceil(tail_keys))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """The shares of partitions in the records of a stream.
+
+    ``expected`` is exact for the frequent keys and a mean for the others; around it the share of
+    a partition has the standard ``deviation``, for it is chance where rare keys fall.
+    ``expected_max`` is the mean of the greatest share, which is more than the greatest mean.
+    ``heaviest`` is the most frequent key of the busiest partition, with its share of all records.
+    """
+
+    expected: Floats
+    deviation: float = 0.0
+    expected_max: float = 0.0
+    heaviest: tuple[Any, float] | None = None
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions there are."""
+        return len(self.expected)
+
+    @property
+    def busiest(self) -> int:
+        """The partition that gets most, of several the first."""
+        return int(np.argmax(self.expected))
+
+    @property
+    def imbalance(self) -> float:
+        """The greatest share over an equal one: 1 is even, as many as there are partitions worst.
+
+        A stage of a batch lasts so many times longer than with an even spread.
+        """
+        return self.expected_max * self.partitions
+
+    @property
+    def dominance(self) -> float:
+        """The part of the busiest partition's records that its heaviest key brings."""
+        if self.heaviest is None:
+            return 0.0
+        return self.heaviest[1] / float(self.expected[self.busiest])
+
+    def __str__(self) -> str:
+        """The busiest partition and the key that makes it so, as a sentence."""
+        top = float(self.expected[self.busiest])
+        said = f"Partition {self.busiest} of {self.partitions} gets {top:.0%} of the records"
+        if self.heaviest is None:
+            return f"{said}."
+        return f"{said}, {self.dominance:.0%} of them for the key {self.heaviest[0]!r}."
+
+
+def shares(histogram: KeyHistogram, partitions: int) -> Shares:
+    """The share of every partition when Spark hashes keys over so many of them.
+
+    A partition gets its frequent keys, which the hash tells, and ``T/n`` of the T records of the
+    others. Each of their D keys falls into it with probability 1/n, so that its number of them is
+    binomial and its load has the variance ``(T/D)**2 * D * (1/n) * (1 - 1/n)``.
+    """
+    keys, total = list(histogram.heavy), histogram.total
+    counts = np.array(list(histogram.heavy.values()), np.float64)
+    places = partition_of(keys, partitions, histogram.kind)
+    placed = np.bincount(places, counts, partitions).astype(np.float64)
+    tail, distinct = histogram.tail_records, histogram.tail_keys
+    expected = (placed + tail / partitions) / total
+    weight = tail / distinct if distinct else 0.0
+    variance = weight**2 * distinct * (1 - 1 / partitions) / partitions
+    here = np.flatnonzero(places == np.argmax(expected))
+    top = int(here[np.argmax(counts[here])]) if len(here) else None
+    return Shares(
+        expected,
+        math.sqrt(variance) / total,
+        expected_maximum(placed, distinct, weight) / total,
+        None if top is None else (keys[top], float(counts[top]) / total),
+    )
+
+
+def round_robin(partitions: int) -> Shares:
+    """Records dealt out in turn: equal shares (Cooper 2020, eq. 4.3)."""
+    _check_partitions(partitions)
+    return Shares(np.full(partitions, 1 / partitions), 0.0, 1 / partitions)
+
+
+def expected_maximum(fixed: Floats, keys: float, weight: float) -> float:
+    """The mean of the greatest load when chance adds ``keys``, each of ``weight``, to fixed loads.
+
+    The numbers of keys are multinomial: together they are ``keys``, so one that is high makes the
+    others low. Independent Poisson numbers of the same mean stand for them. Their maximum has the
+    same mean in the normal limit, where multinomial numbers are independent ones less their common
+    average, which is 0 in the mean and shifts all loads alike. So the mean is
+    ``integral(1 - prod(F((x - fixed)/weight)))``. Within 5 % of simulation from one key up, within
+    1 % from eight up.
+    """
+    if keys <= 0 or weight <= 0:
+        return float(fixed.max())
+    mean = keys / len(fixed)
+    loads, times = np.unique(fixed, return_counts=True)
+    top = float(loads[-1])
+    reach = _REACH * math.sqrt(mean)
+    low = max(0, math.floor(mean - reach))
+    span = math.ceil(mean + reach + 3 * _REACH) - low
+    # A step is a part of a key's weight or an odd multiple of it, so that its middle is a sum of
+    # keys on the busiest partition, and the midpoint rule is exact there.
+    step = weight / (_GRID // span) if span <= _GRID else weight * (math.ceil(span / _GRID) | 1)
+    start = top + low * weight
+    points = start + (np.arange(math.ceil(span * weight / step)) + 0.5) * step
+    # Partitions that cannot come near the top do not count.
+    near = loads + (mean + reach + 3 * _REACH) * weight >= start
+    numbers = np.floor((points[:, None] - loads[near]) / weight)
+    below = np.prod(pdtr(numbers, mean) ** times[near], axis=1)
+    found = start + step * float(np.sum(1 - below))
+    least = float(loads[0]) + weight * math.ceil(keys / len(fixed))
+    return min(max(found, top + mean * weight, least), top + keys * weight)
+
+
+def hop(
+    joint: Mapping[tuple[Any, Any], float],
+    kinds: tuple[Kind, Kind],
+    partitions: tuple[int, int],
+) -> Floats:
+    """Where the records of each partition go when one keyed step follows another.
+
+    ``joint`` counts a sample of records by their key at the first step and at the second. Row i
+    of the result holds the shares of the second step's partitions in what leaves partition i of
+    the first. With the keys in hand this replaces the counted transfers of Cooper 2020, eq. 4.4
+    to 4.6, for any two numbers of partitions.
+    """
+    if not joint:
+        raise InputError(
+            "A sample of pairs of keys without records says nothing of where they go: count some."
+        )
+    origins = partition_of([pair[0] for pair in joint], partitions[0], kinds[0])
+    targets = partition_of([pair[1] for pair in joint], partitions[1], kinds[1])
+    transfers = np.zeros(partitions)
+    np.add.at(transfers, (origins, targets), np.array(list(joint.values()), np.float64))
+    return task_routing(transfers)
+
+
+# --- rates through the graph --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """A partition that gets more than it can serve."""
+
+    step: str
+    partition: int
+    utilisation: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrivals:
+    """The records per second that reach every partition of every step.
+
+    ``by_input`` holds them by the step they come from. ``assumed_even`` names the keyed steps
+    whose keys are not known, and which were taken to get equal shares.
+    """
+
+    by_input: Mapping[str, Mapping[str, Floats]]
+    assumed_even: tuple[str, ...] = ()
+
+    def per_partition(self, step: str) -> Floats:
+        """The rates of the partitions of a step: the sum over its inputs."""
+        rates: Floats = np.sum(list(self.by_input[step].values()), axis=0)
+        return rates
+
+    def total(self, step: str) -> float:
+        """The rate of a step."""
+        return float(self.per_partition(step).sum())
+
+    def overloaded(self, service_ms: Mapping[str, float]) -> tuple[Overload, ...]:
+        """The partitions where work comes in as fast as it can be done, or faster: lambda*b >= 1.
+
+        A plan that has any is to be rejected (Cooper 2020, section 4.8).
+        """
+        found: list[Overload] = []
+        for step, mean_ms in service_ms.items():
+            busy = self.per_partition(step) * mean_ms / 1e3
+            found += [Overload(step, int(at), float(busy[at])) for at in np.flatnonzero(busy >= 1)]
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What enters a flow, and what its steps make of it.
+
+    ``source_per_s`` holds the rate of each partition of the source. ``ratios`` hold, by the two
+    ends of a stream, the records that it brings for each record into its origin, or one such
+    number for each input of the origin (Cooper 2020, eq. 4.9); 1 where nothing is said. ``routes``
+    hold where the records of a stream go: the histogram of its keys, the shares that partitions
+    have by it, or a matrix as of ``hop``.
+    """
+
+    source_per_s: Sequence[float]
+    ratios: Mapping[Pair, float | Mapping[str, float]] = field(default_factory=dict)
+    routes: Mapping[Pair, KeyHistogram | Shares | Floats] = field(default_factory=dict)
+
+
+def arrivals(graph: Graph, workload: Workload, partitions: Mapping[str, int]) -> Arrivals:
+    """The rates of all partitions of all steps, and of the sinks.
+
+    ``partitions`` holds the steps with a number of their own, among them every one that has an
+    exchange before it. What they get is spread by key, or else dealt out in turn. The others
+    inherit the partitions that flow into them; those of several inputs stand side by side, as
+    after a union.
+
+    Steps are taken in the order in which records meet them. Breadth first, as in Cooper 2020,
+    section 4.8, a step could be left before all of its inputs are known.
+    """
+    source = np.array(workload.source_per_s, np.float64)
+    if source.ndim != 1 or not len(source) or not np.all(np.isfinite(source) & (source >= 0)):
+        raise InputError(
+            f"The rates {workload.source_per_s} cannot be those of the source: give one number "
+            "from 0 up for each of its partitions."
+        )
+    _refuse_strangers(graph, workload, partitions)
+    inputs: dict[str, dict[str, Floats]] = {SOURCE: {"": source}}
+    even: dict[str, None] = {}
+    for name in (*graph.names, *graph.sinks):
+        streams = {(stream.origin, name): stream for stream in graph.streams_to(name)}
+        sent = {
+            pair[0]: _sent(inputs[pair[0]], workload.ratios.get(pair, 1.0), pair)
+            for pair in streams
+        }
+        if name not in partitions:
+            if any(stream.keyed_by or pair in workload.routes for pair, stream in streams.items()):
+                raise InputError(
+                    f"What flows into '{name}' is spread by key over a number of partitions that "
+                    "is not told: give it with the others."
+                )
+            inputs[name] = _side_by_side(sent)
+            continue
+        inputs[name] = {}
+        for (origin, _), stream in streams.items():
+            route = workload.routes.get((origin, name))
+            keyed = bool(stream.keyed_by or (name in graph.names and graph.step(name).keyed_by))
+            if route is None and keyed:
+                even[name] = None
+            inputs[name][origin] = _routed(sent[origin], route, partitions[name], (origin, name))
+    return Arrivals(inputs, tuple(even))
+
+
+def _refuse_strangers(graph: Graph, workload: Workload, partitions: Mapping[str, int]) -> None:
+    """What is said of a stream or a step that is not there was meant for another."""
+    pairs = {(stream.origin, stream.target) for stream in graph.streams}
+    for pair in (*workload.ratios, *workload.routes):
+        if pair not in pairs:
+            raise InputError(
+                f"No stream leads from '{pair[0]}' to '{pair[1]}': give ratios and routes by the "
+                "two ends of a stream."
+            )
+    for name in partitions:
+        if name not in (*graph.names, *graph.sinks):
+            raise InputError(
+                f"There is no step '{name}' to give partitions to: the steps are "
+                f"{', '.join(graph.names)}."
+            )
+
+
+def _sent(inputs: Mapping[str, Floats], ratio: float | Mapping[str, float], pair: Pair) -> Floats:
+    """What each partition of a step sends on a stream: sigma = beta * lambda (eq. 4.9)."""
+    of_input = ratio if isinstance(ratio, Mapping) else dict.fromkeys(inputs, ratio)
+    if of_input.keys() != inputs.keys() or not all(0 <= x < math.inf for x in of_input.values()):
+        raise InputError(
+            f"The ratio {ratio} from '{pair[0]}' to '{pair[1]}' cannot be: give a finite number "
+            f"from 0 up, or one for each input of '{pair[0]}'."
+        )
+    sent: Floats = np.sum([rates * of_input[name] for name, rates in inputs.items()], axis=0)
+    return sent
+
+
+def _routed(
+    sent: Floats, route: KeyHistogram | Shares | Floats | None, partitions: int, pair: Pair
+) -> Floats:
+    if route is None:
+        return float(sent.sum()) * round_robin(partitions).expected
+    if isinstance(route, KeyHistogram):
+        route = shares(route, partitions)
+    table = np.tile(route.expected, (len(sent), 1)) if isinstance(route, Shares) else route
+    if table.shape != (len(sent), partitions) or not np.allclose(table.sum(axis=1), 1):
+        raise InputError(
+            f"The route from '{pair[0]}' to '{pair[1]}' is not a table of {len(sent)} by "
+            f"{partitions} shares with rows that add up to 1: make it for these partitions."
+        )
+    return sent @ table
+
+
+def _side_by_side(sent: Mapping[str, Floats]) -> dict[str, Floats]:
+    whole = sum(map(len, sent.values()))
+    placed: dict[str, Floats] = {}
+    at = 0
+    for name, rates in sent.items():
+        placed[name] = np.pad(rates, (at, whole - at - len(rates)))
+        at += len(rates)
+    return placed
+
+
+def traffic(external: Sequence[float], gains: Floats) -> Floats:
+    """The rates of nodes that may feed each other in circles: ``lambda = lambda0 + A' lambda``.
+
+    ``gains[i, j]`` is what j gets for each record into i: the ratio of i times its route to j.
+    There is one solution, and it is not negative, when the spectral radius of the gains is below
+    1; otherwise a circle gives back as much as it gets, or more, and the plan is refused. The
+    radius is that of the worst circle, as nodes outside of circles add nothing to it.
+    """
+    rates = np.array(external, np.float64)
+    if gains.shape != (len(rates), len(rates)) or not np.all(np.isfinite(gains) & (gains >= 0)):
+        raise InputError(
+            f"The gains of {len(rates)} nodes must be a square table of finite numbers from 0 up."
+        )
+    _, component = connected_components(gains > 0, directed=True, connection="strong")
+    for number in np.unique(component):
+        circle = np.flatnonzero(component == number)
+        radius = float(np.abs(np.linalg.eigvals(gains[np.ix_(circle, circle)])).max())
+        if radius >= 1:
+            members = ", ".join(map(str, circle))
+            raise InputError(
+                f"The nodes {members} feed each other {radius:.3g} records for every record they "
+                "get, so that their rates have no end: lower the ratios on that circle below 1."
+            )
+    solved = np.linalg.solve(np.eye(len(rates)) - gains.T, rates).astype(np.float64)
+    return np.maximum(0.0, solved)
+
+
+# --- from counted transfers, as in the original -------------------------------------------------
+
+Groups = tuple[tuple[int, ...], ...]
+"""The tasks that each replica would run."""
+
+
+def task_routing(transfers: Floats) -> Floats:
+    """The routes from task to task, from counted transfers (Cooper 2020, eq. 4.2).
+
+    A task that sent nothing has no route of its own: it gets the one of all tasks together.
+    """
+    sent = transfers.sum(axis=1, keepdims=True)
+    whole = transfers.sum(axis=0)
+    together = whole / whole.sum() if whole.sum() > 0 else np.full(len(whole), 1 / len(whole))
+    return np.where(sent > 0, transfers / np.where(sent > 0, sent, 1), together)
+
+
+def group_weights(task_shares: Floats, groups: Groups) -> tuple[Floats, ...]:
+    """The share of each task in the records of its replica (eq. 4.5 for output, 4.11 for input).
+
+    The tasks of a replica that has no records weigh alike.
+    """
+    weights = []
+    for group in groups:
+        part = task_shares[list(group)]
+        total = part.sum()
+        weights.append(part / total if total > 0 else np.full(len(group), 1 / len(group)))
+    return tuple(weights)
+
+
+def group_means(values: Floats, task_shares: Floats, groups: Groups) -> Floats:
+    """What replicas make of a quantity of their tasks, weighted by the records that each gets.
+
+    Gives the ratios of replicas (Cooper 2020, section 4.7) and their service times (4.10).
+    """
+    weights = group_weights(task_shares, groups)
+    means = [weight @ values[list(group)] for weight, group in zip(weights, groups, strict=True)]
+    return np.array(means, np.float64)
+
+
+def shared_route(task_shares: Floats, targets: Groups) -> Floats:
+    """The route of every replica of a step that is fed in turn, so that all see the same keys.
+
+    The shares of the tasks that each target replica runs add up (Cooper 2020, section 4.5.1).
+    """
+    return np.array([task_shares[list(group)].sum() for group in targets], np.float64)
+
+
+def keyed_routes(
+    task_routes: Floats, output_shares: Floats, origins: Groups, targets: Groups
+) -> Floats:
+    """The routes between the replicas of a step that is fed by key and those of the next (4.6).
+
+    The tasks of such a step see different keys, in different numbers.
+    """
+    onto = np.stack([task_routes[:, list(group)].sum(axis=1) for group in targets], axis=1)
+    weights = group_weights(output_shares, origins)
+    routes = [weight @ onto[list(group)] for weight, group in zip(weights, origins, strict=True)]
+    return np.stack(routes)
+
+
+def stream_shares(outputs: Floats) -> Floats:
+    """The share of each stream (row) in what each replica (column) sends, from its rates.
+
+    A replica that sends nothing has shares of 0.
+    """
+    total = outputs.sum(axis=0)
+    return outputs / np.where(total > 0, total, 1)
+
+
+def overall_routes(routes: Sequence[Floats], of_streams: Floats) -> Floats:
+    """Where any record of a replica goes, whatever its stream (eq. 4.7).
+
+    ``routes`` are those of each stream to all replicas that any of them leads to. The original
+    has one stream between two replicas; several add up.
+    """
+    parts = [share[:, None] * route for share, route in zip(of_streams, routes, strict=True)]
+    overall: Floats = np.sum(parts, axis=0)
+    return overall
+
+
+def _check_partitions(partitions: int) -> None:
+    if partitions < 1:
+        raise InputError(
+            f"Records cannot be spread over {partitions} partitions: use a whole number from 1 up."
+        )

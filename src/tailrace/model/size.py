@@ -1,0 +1,276 @@
+"""The cheapest plan that keeps a bound, and the runners-up.
+
+Several planners propose (N-version planning: Cooper 2020, section 1.3.4), the model ranks. A
+planner only has to think of cores, partitions and chains: the wait of a plan, the interval of
+micro-batches or the lifetime of hand-overs, is the longest that the bound affords, for waiting is
+what saves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tailrace.errors import InputError
+from tailrace.model.loads import Router
+from tailrace.model.predict import Predictor, completed
+from tailrace.plan import Backend, Plan, chain_name
+from tailrace.units import show_duration, show_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tailrace.goals import Constraint
+    from tailrace.model.prediction import Prediction
+    from tailrace.profile.profile import Profile
+
+MARGIN = 0.08
+"""Below the bound by this share, for what predictions do not see."""
+
+BATCH_LENGTH_MS = 60_000.0
+"""Of a real-time batch: what a crash repeats at most, and how rare the gaps are."""
+
+BUSY = 0.8
+"""How busy the rule of true rates wants a task to be."""
+
+SHOWN = 5
+
+
+class Planner(Protocol):
+    """Proposes plans for a flow at a rate with at most so many cores."""
+
+    def __call__(self, profile: Profile, rate_per_s: float, most_cores: int) -> Iterator[Plan]:
+        """Plans without waits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A plan that was proposed, by whom, what it would do and what it costs."""
+
+    planner: str
+    prediction: Prediction
+    cost: float
+    kept: bool
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.prediction.plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sizing:
+    """The cheapest plan that keeps the bound, None if none does, and the next best.
+
+    ``tried`` counts the plans that were looked at.
+    """
+
+    constraint: Constraint
+    rate_per_s: float
+    best: Candidate | None
+    others: tuple[Candidate, ...]
+    tried: int
+    reason: str
+
+    def as_json(self) -> dict[str, Any]:
+        """The sizing as plain data."""
+        return {
+            "bound": str(self.constraint),
+            "rate_per_s": self.rate_per_s,
+            "tried": self.tried,
+            "reason": self.reason,
+            "best": None if self.best is None else _shown(self.best),
+            "others": [_shown(candidate) for candidate in self.others],
+        }
+
+
+def by_cores(prediction: Prediction) -> float:
+    """The usual price: a core that is held costs 1, and what it computes a little."""
+    return prediction.cores + prediction.outcome.cores_used / 100
+
+
+def size(
+    profile: Profile,
+    constraint: Constraint,
+    rate_per_s: float | None = None,
+    *,
+    most_cores: int = 16,
+    price: Callable[[Prediction], float] = by_cores,
+    planners: Sequence[Planner] | None = None,
+) -> Sizing:
+    """The cheapest plan under which a flow keeps a bound at a rate.
+
+    Plans are priced without their waits first, as waits only lower what is computed; the best of
+    each planner are then given the longest waits that the bound affords, and predicted in full.
+    """
+    if most_cores < 1:
+        raise InputError(f"A flow cannot run on {most_cores} cores: allow at least 1.")
+    rate = profile.rate_per_s if rate_per_s is None else rate_per_s
+    proposed: dict[str, tuple[str, Plan]] = {}
+    for planner in planners or PLANNERS:
+        for plan in planner(profile, rate, most_cores):
+            whole = completed(plan, profile)
+            proposed.setdefault(repr(whole), (planner.__name__, whole))  # type: ignore[attr-defined]
+    search = _Search(Predictor(profile), constraint, rate, price)
+    found = [search.candidate(*item) for item in proposed.values()]
+    kept = sorted((c for c in found if c.kept), key=_order)
+    if not kept:
+        nearest = sorted(found, key=lambda c: c.prediction.statistic_ms(constraint.quantile))
+        reason = _none(constraint, rate, nearest, most_cores)
+        return Sizing(constraint, rate, None, tuple(nearest[:SHOWN]), len(found), reason)
+    best, *others = sorted((search.waiting(c) for c in kept[: SHOWN + 1]), key=_order)
+    reason = _reason(best, constraint, rate)
+    return Sizing(constraint, rate, best, tuple(others), len(found), reason)
+
+
+def _order(candidate: Candidate) -> tuple[float, float]:
+    """The cheaper first, of equals the faster."""
+    return candidate.cost, candidate.prediction.mean_ms
+
+
+# --- planners -----------------------------------------------------------------------------------
+
+
+def every_plan(profile: Profile, rate_per_s: float, most_cores: int) -> Iterator[Plan]:  # noqa: ARG001
+    """Both backends, every number of cores, partitions by powers of two, chained and not."""
+    graph = profile.graph
+    free = [step.name for step in profile.steps if step.keyed_by or step.name in _own(profile)]
+    chains = [graph.primary_chains()]
+    apart = tuple((name,) for name in graph.names)
+    if apart != chains[0]:
+        chains.append(apart)
+    cores = sorted({*_powers(most_cores), *range(1, min(most_cores, 16) + 1)})
+    counts = [_powers(2 * most_cores)] * len(free)
+    for backend, core, chained, numbers in product(Backend, cores, chains, product(*counts)):
+        partitions = dict(zip(free, numbers, strict=True))
+        length_ms = BATCH_LENGTH_MS if backend is Backend.REALTIME else 0.0
+        yield Plan(length_ms, chained, partitions, backend, cores=core)
+
+
+def true_rates(profile: Profile, rate_per_s: float, most_cores: int) -> Iterator[Plan]:
+    """As many tasks as the work asks for at 80 % busy: the rule of DS2 (Kalavri et al. 2018)."""
+    plan = completed(profile.plan, profile)
+    loads = Router(profile).loads(plan, max(rate_per_s, 1e-3))
+    needed = {
+        load.stage.chains[0][0]: max(
+            1, math.ceil(sum(float(busy.sum()) for busy in load.busy.values()) / BUSY)
+        )
+        for load in loads.stages
+    }
+    partitions = {name: needed[name] for name in plan.partitions if name in needed}
+    for backend, cores in (
+        (Backend.MICROBATCH, max(needed.values())),
+        (Backend.REALTIME, sum(needed.values())),
+    ):
+        if cores <= most_cores:
+            length_ms = BATCH_LENGTH_MS if backend is Backend.REALTIME else 0.0
+            yield Plan(length_ms, plan.chains, partitions, backend, cores=cores)
+
+
+def as_measured(profile: Profile, rate_per_s: float, most_cores: int) -> Iterator[Plan]:  # noqa: ARG001
+    """The plan that runs already, which is best if it is good enough."""
+    if profile.cores <= most_cores:
+        yield (
+            replace(profile.plan, interval_ms=0.0, lifetimes_ms={}, cores=profile.cores)
+            if (profile.backend is Backend.MICROBATCH)
+            else replace(profile.plan, lifetimes_ms={}, cores=profile.cores)
+        )
+
+
+PLANNERS: tuple[Planner, ...] = (as_measured, true_rates, every_plan)
+
+
+def _own(profile: Profile) -> set[str]:
+    return set(profile.plan.partitions)
+
+
+def _powers(most: int) -> list[int]:
+    return [2**power for power in range(most.bit_length()) if 2**power <= most]
+
+
+# --- judging ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What plans are judged by."""
+
+    predict: Predictor
+    constraint: Constraint
+    rate_per_s: float
+    price: Callable[[Prediction], float]
+
+    @property
+    def target_ms(self) -> float:
+        return self.constraint.bound_ms * (1 - MARGIN)
+
+    def candidate(self, planner: str, plan: Plan) -> Candidate:
+        """A plan, judged."""
+        prediction = self.predict(plan, self.rate_per_s)
+        kept = (
+            prediction.works
+            and prediction.mean_ms <= self.target_ms
+            and prediction.statistic_ms(self.constraint.quantile) <= self.target_ms
+        )
+        return Candidate(planner, prediction, self.price(prediction), kept)
+
+    def waiting(self, candidate: Candidate) -> Candidate:
+        """The same plan with the longest wait that the bound affords, to a hundredth of it."""
+        low_ms, high_ms, best = 0.0, 2 * self.target_ms, candidate
+        while high_ms - low_ms > 0.01 * self.target_ms:
+            middle_ms = (low_ms + high_ms) / 2
+            tried = self.candidate(candidate.planner, _waits(candidate.plan, middle_ms))
+            if tried.kept:
+                best, low_ms = tried, middle_ms
+            else:
+                high_ms = middle_ms
+        return best
+
+
+def _waits(plan: Plan, wait_ms: float) -> Plan:
+    if plan.backend is Backend.MICROBATCH:
+        return replace(plan, interval_ms=math.floor(wait_ms))
+    wait_ms = math.floor(wait_ms * 100) / 100
+    return replace(plan, lifetimes_ms={chain_name(chain): wait_ms for chain in plan.chains})
+
+
+def _reason(best: Candidate, constraint: Constraint, rate_per_s: float) -> str:
+    prediction, plan = best.prediction, best.plan
+    value = show_duration(prediction.statistic_ms(constraint.quantile))
+    bound = show_duration(constraint.bound_ms)
+    longest_ms = max(plan.lifetimes_ms.values(), default=0.0)
+    how = (
+        f"real-time mode with lifetimes of {show_duration(longest_ms)}"
+        if plan.backend is Backend.REALTIME
+        else f"micro-batches every {show_duration(plan.interval_ms)}"
+    )
+    cores = "1 core" if prediction.cores == 1 else f"{prediction.cores} cores"
+    return (
+        f"At {show_rate(rate_per_s)} {how} on {cores} keep the {constraint.statistic} at {value} "
+        f"of {bound}, with {prediction.outcome.cores_used:.2g} cores busy."
+    )
+
+
+def _none(
+    constraint: Constraint, rate_per_s: float, nearest: Sequence[Candidate], most_cores: int
+) -> str:
+    best = nearest[0].prediction
+    if not best.works:
+        return f"No plan on up to {most_cores} cores takes {show_rate(rate_per_s)}. {best.obstacle}"
+    value = show_duration(best.statistic_ms(constraint.quantile))
+    return (
+        f"No plan on up to {most_cores} cores keeps the {constraint.statistic} within "
+        f"{show_duration(constraint.bound_ms)} at {show_rate(rate_per_s)}; the nearest comes to "
+        f"{value}: allow more cores, or loosen the bound."
+    )
+
+
+def _shown(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "planner": candidate.planner,
+        "cost": round(candidate.cost, 3),
+        "kept": candidate.kept,
+        **candidate.prediction.as_json(),
+    }

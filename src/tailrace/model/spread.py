@@ -1,0 +1,86 @@
+"""How a latency is distributed, in a form that adds and mixes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+CELLS = 128
+EDGES: Floats = 1 - (1 - np.arange(CELLS + 1) / CELLS) ** 2
+WEIGHTS: Floats = np.diff(EDGES)
+MIDDLES: Floats = (EDGES[1:] + EDGES[:-1]) / 2
+"""Where cells of probability end, how much of it they hold, and their middles."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spread:
+    """How a latency is distributed: its mean in each of 128 cells of probability, rising.
+
+    Cell k ends at the level ``1 - (1 - k/128)**2``, so that cells are finest where the tail is.
+    Means of sums and mixtures are exact; quantiles are read between the middles of cells.
+    """
+
+    points: Floats
+
+    @classmethod
+    def of(cls, values: Floats, weights: Floats) -> Spread:
+        """The spread of weighted values."""
+        order = np.argsort(values, axis=None)
+        sorted_values, sorted_weights = values.ravel()[order], weights.ravel()[order]
+        reached = np.concatenate(([0.0], np.cumsum(sorted_weights)))
+        sums = np.concatenate(([0.0], np.cumsum(sorted_weights * sorted_values)))
+        levels = EDGES * reached[-1]
+        return cls(np.diff(np.interp(levels, reached, sums)) / (WEIGHTS * reached[-1]))
+
+    @classmethod
+    def constant(cls, value_ms: float) -> Spread:
+        """Every latency is the same."""
+        return cls(np.full(CELLS, value_ms))
+
+    @classmethod
+    def even(cls, low_ms: float, high_ms: float) -> Spread:
+        """Every latency from low to high is as likely."""
+        return cls(low_ms + (high_ms - low_ms) * MIDDLES)
+
+    @classmethod
+    def mixed(cls, parts: Sequence[Spread], shares: Sequence[float]) -> Spread:
+        """Latencies of which each part is the share that it has."""
+        if len(parts) == 1:
+            return parts[0]
+        weights = np.multiply.outer(np.asarray(shares, dtype=np.float64), WEIGHTS)
+        return cls.of(np.stack([part.points for part in parts]), weights)
+
+    @property
+    def mean_ms(self) -> float:
+        """The mean."""
+        return float(WEIGHTS @ self.points)
+
+    def quantile_ms(self, quantile: float) -> float:
+        """The latency that this share of the records does not exceed."""
+        return float(np.interp(quantile, MIDDLES, self.points))
+
+    def statistic_ms(self, quantile: float | None) -> float:
+        """What a constraint asks for: a quantile, or None for the mean."""
+        return self.mean_ms if quantile is None else self.quantile_ms(quantile)
+
+    def later(self, by_ms: float) -> Spread:
+        """The spread after a constant delay."""
+        return Spread(self.points + by_ms)
+
+    def __add__(self, other: Spread) -> Spread:
+        """The spread of the sum of two independent latencies."""
+        for one, rest in ((self, other), (other, self)):
+            if one.points[0] == one.points[-1]:
+                return rest.later(float(one.points[0]))
+        return Spread.of(
+            np.add.outer(self.points, other.points), np.multiply.outer(WEIGHTS, WEIGHTS)
+        )

@@ -1,0 +1,385 @@
+"""Profile files: one JSON object with a format, a version and the fields of a profile.
+
+``schema.json`` beside this module describes every field. A file that is written by hand needs
+``name``, ``steps`` and ``rate_per_s``, and of a step its ``name`` and ``service_ms``. A field that
+is not known is refused rather than ignored, so that a typo is found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from jsonschema import Draft202012Validator
+
+from tailrace.errors import InputError
+from tailrace.goals import SINK, SOURCE, is_sink
+from tailrace.plan import Backend, Plan, chain_name
+from tailrace.profile.profile import (
+    BatchCosts,
+    HandOverCosts,
+    Latency,
+    Origin,
+    Profile,
+    StepProfile,
+)
+from tailrace.state.files import replacing
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
+    from tailrace.plan import Chains
+
+FORMAT: Final = "tailrace-profile"
+VERSION: Final = 1
+
+_SHOWN_LENGTH: Final = 40
+_DEEPEST: Final = 20
+_KINDS: Final = {"array": "a list", "object": "an object in braces", "string": "a text"}
+
+
+def load(path: str | os.PathLike[str]) -> Profile:
+    """Read a profile file.
+
+    Raises:
+        InputError: If it cannot be read, or does not hold a profile of this version.
+    """
+    return from_json(_parsed(_text(Path(path)), str(path)), str(path))
+
+
+def save(profile: Profile, path: str | os.PathLike[str]) -> None:
+    """Write a profile file; a reader sees either all of it or the file that was there.
+
+    Raises:
+        InputError: If it cannot be written.
+    """
+    place = Path(path)
+    if place.is_dir():
+        raise InputError(f"{place} is a directory: name a file in it for the profile.")
+    text = json.dumps(as_json(profile), indent=2, ensure_ascii=False) + "\n"
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(place, temporary, flush=True) as file:
+            # Half a surrogate pair is no UTF-8, but its escape is JSON.
+            file.write(text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise InputError(
+            f"The profile {path} cannot be written ({error.strerror}): choose another place."
+        ) from None
+
+
+def as_json(profile: Profile) -> dict[str, Any]:
+    """A profile as plain data, every field of it that is not None."""
+    return {"format": FORMAT, "version": VERSION, **_plain(profile)}
+
+
+def from_json(data: object, where: str) -> Profile:
+    """Make a profile of plain data; ``where`` says in an error whose data that is.
+
+    Raises:
+        InputError: If it is no profile of this version.
+    """
+    _check_numbers(data, where)
+    if not isinstance(data, dict):
+        raise InputError(
+            f"The profile {where} holds {_shown(data)} and not an object in braces: write "
+            '{"name": ..., "steps": [...], "rate_per_s": ...}.'
+        )
+    _check_version(data, where)
+    errors = sorted(_validator().iter_errors(data), key=_urgency)
+    if errors:
+        raise InputError(f"The profile {where} {_sentence(errors[0])}.")
+    try:
+        return _profile(data)
+    except InputError as error:
+        said = " ".join(str(error).split())  # a name may hold anything
+        raise InputError(f"The profile {where} does not fit together: {said}") from None
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a profile file."""
+    text = resources.files("tailrace.profile").joinpath("schema.json").read_text("utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(
+            f"There is no profile {path}: record one, or write its name, steps and rate_per_s."
+        ) from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a directory: name the profile in it.") from None
+    except OSError as error:
+        raise InputError(
+            f"The profile {path} cannot be read ({error.strerror}): see that it is a file that "
+            "you may read."
+        ) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise InputError(
+            f"The profile {path} is not UTF-8 text in line {line}: save it as UTF-8."
+        ) from None
+
+
+def _parsed(text: str, where: str) -> object:
+    def single(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(
+                f"The profile {where} has {_shown(twice)} twice in one object: keep one of them."
+            )
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=single)
+    except json.JSONDecodeError as error:
+        if not text.strip():
+            raise InputError(
+                f"The profile {where} is empty: record one, or write its name, steps and "
+                "rate_per_s."
+            ) from None
+        at = f"line {error.lineno}, column {error.colno}"
+        if error.pos >= len(text.rstrip()):
+            raise InputError(
+                f"The profile {where} ends in {at}, before its JSON does: copy it again, or "
+                "close what is open."
+            ) from None
+        raise InputError(
+            f"The profile {where} is not JSON in {at} ({error.msg.lower()}): mend it there."
+        ) from None
+    except (RecursionError, ValueError):  # nested without end; a number of thousands of digits
+        raise InputError(
+            f"The profile {where} is nested too deeply or has a number without end: record it anew."
+        ) from None
+
+
+def _check_version(data: dict[str, Any], where: str) -> None:
+    found = data.get("format", FORMAT)
+    if found != FORMAT:
+        raise InputError(
+            f"The file {where} has the format {_shown(found)} and not '{FORMAT}': give a profile."
+        )
+    version = data.get("version", VERSION)
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise InputError(
+            f"The profile {where} has {_shown(version)} as its version: write {VERSION}, or "
+            "leave it out."
+        )
+    if version > VERSION:
+        raise InputError(
+            f"The profile {where} has version {_shown(version)} and this Tailrace reads up "
+            f"to {VERSION}: update Tailrace."
+        )
+
+
+def _check_numbers(data: object, where: str) -> None:
+    """Refuse numbers that are not finite, which JSON does not have and Python reads."""
+    waiting = [("", 0, data)]
+    while waiting:
+        place, depth, found = waiting.pop()
+        if depth > _DEEPEST:
+            raise InputError(
+                f"The profile {where} is nested too deeply at {place[:_SHOWN_LENGTH]}: record it "
+                "anew."
+            )
+        pairs = enumerate(found) if isinstance(found, list) else ()
+        for part, inner in found.items() if isinstance(found, dict) else pairs:
+            waiting.append((_joined(place, part), depth + 1, inner))
+        if isinstance(found, int | float) and not abs(found) <= sys.float_info.max:
+            raise InputError(
+                f"The profile {where} has {_shown(found)} at {place}: give a finite number."
+            )
+
+
+# --- what is wrong --------------------------------------------------------------------------------
+
+
+@cache
+def _validator() -> Draft202012Validator:
+    return Draft202012Validator(schema())
+
+
+def _urgency(error: ValidationError) -> tuple[bool, int]:
+    """A name that is not known first: it is often why another one is missing."""
+    return error.validator != "additionalProperties", len(error.absolute_path)
+
+
+def _sentence(error: ValidationError) -> str:
+    place = ""
+    for part in error.absolute_path:
+        place = _joined(place, part)
+    rules, found = cast("dict[str, Any]", error.schema), cast("Any", error.instance)
+    if error.validator == "additionalProperties":
+        known = [name for name in rules["properties"] if name != "$schema"]
+        unknown = next(name for name in found if name not in rules["properties"])
+        near = get_close_matches(unknown, known, n=1)
+        advice = (
+            f"write '{near[0]}' if you meant that" if near else f"it can have {', '.join(known)}"
+        )
+        return f"has a field {_shown(unknown)}{_at(place)} that is not known: {advice}"
+    if error.validator == "required":
+        missing = next(name for name in rules["required"] if name not in found)
+        return f"has no '{missing}'{_at(place)}: add {_described(rules, missing)}"
+    return f"has {_shown(found)} at {place}: give {_expected(rules)}"
+
+
+def _shown(value: object) -> str:
+    """A value as it stands in the file, its beginning if it is long."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
+
+
+def _at(place: str) -> str:
+    return f" at {place}" if place else ""
+
+
+def _joined(place: str, part: str | int) -> str:
+    if isinstance(part, int):
+        return f"{place}[{part}]"
+    name = part if part.isprintable() else _shown(part)
+    return f"{place}.{name}" if place else name
+
+
+def _described(rules: dict[str, Any], name: str) -> str:
+    """What a missing field is for, in the words of the schema up to their first stop."""
+    text: str = rules["properties"][name]["description"]
+    first = text.split(". ", maxsplit=1)[0].removesuffix(".")
+    return f"it, {first[0].lower()}{first[1:]}"
+
+
+def _expected(rules: dict[str, Any]) -> str:
+    """What belongs where something else stands."""
+    if "enum" in rules:
+        return f"one of {', '.join(rules['enum'])}"
+    kind = rules["type"]
+    if kind in ("number", "integer"):
+        noun = "a whole number" if kind == "integer" else "a number"
+        low = f"above {rules['exclusiveMinimum']}" if "exclusiveMinimum" in rules else ""
+        low = low or f"from {rules['minimum']}"
+        return f"{noun} {low} {'to ' + str(rules['maximum']) if 'maximum' in rules else 'up'}"
+    if "maxItems" in rules:
+        return "a pair of names, from where and to where"
+    return _KINDS[kind] + (" that is not empty" if {"minLength", "minItems"} & set(rules) else "")
+
+
+# --- profiles and data ----------------------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses, mappings and tuples as what JSON has."""
+    if is_dataclass(value):
+        pairs = ((item.name, getattr(value, item.name)) for item in fields(value))
+        return {name: _plain(inner) for name, inner in pairs if inner is not None}
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def _profile(data: dict[str, Any]) -> Profile:
+    """A profile of data that the schema admits."""
+    steps = tuple(_step(found) for found in data["steps"])
+    row = pairwise((SOURCE, *(step.name for step in steps), SINK))
+    latency, batch, hand_over = (data.get(name) for name in ("latency", "batch", "hand_over"))
+    profile = Profile(
+        name=data["name"],
+        steps=steps,
+        streams=tuple((origin, target) for origin, target in data.get("streams", row)),
+        rate_per_s=data["rate_per_s"],
+        plan=_plan(data.get("plan", {})),
+        cores=int(data.get("cores", 1)),
+        source_partitions=int(data.get("source_partitions", 1)),
+        seconds=data.get("seconds", 0.0),
+        records=int(data.get("records", 0)),
+        latency=None if latency is None else Latency(**latency),
+        batch=None if batch is None else BatchCosts(**batch),
+        hand_over=None if hand_over is None else HandOverCosts(**hand_over),
+        origin=Origin(data.get("origin", Origin.HAND)),
+    )
+    _check_streams(profile)
+    if "chains" not in data.get("plan", {}):
+        profile = replace(profile, plan=replace(profile.plan, chains=_chains(profile)))
+    _check_plan(profile)
+    return profile
+
+
+def _step(found: dict[str, Any]) -> StepProfile:
+    counts = {name: int(found[name]) for name in ("distinct", "window") if name in found}
+    return StepProfile(**found | counts | {"keyed_by": tuple(found.get("keyed_by", ()))})
+
+
+def _plan(found: dict[str, Any]) -> Plan:
+    counts = {name: int(found[name]) for name in ("cores", "row_limit") if name in found}
+    chains = tuple(tuple(chain) for chain in found.get("chains", ()))
+    partitions = {name: int(count) for name, count in found.get("partitions", {}).items()}
+    backend = Backend(found.get("backend", Backend.MICROBATCH))
+    return Plan(**found | counts | {"chains": chains, "partitions": partitions, "backend": backend})
+
+
+def _chains(profile: Profile) -> Chains:
+    """Chained as far as can be: a step with a key or partitions of its own opens a chain."""
+    own = {step.name for step in profile.steps if step.keyed_by} | set(profile.plan.partitions)
+    chains: list[tuple[str, ...]] = []
+    for chain in profile.graph.primary_chains():
+        starts = [0, *(i for i, name in enumerate(chain) if i and name in own), len(chain)]
+        chains += [chain[start:end] for start, end in pairwise(starts)]
+    return tuple(chains)
+
+
+def _check_streams(profile: Profile) -> None:
+    """Every stream connects what there is, and leads to every step."""
+    names = profile.graph.names  # which refuses circles, and names that are used twice
+    for origin, target in profile.streams:
+        if origin not in (SOURCE, *names) or not (target in names or is_sink(target)):
+            raise InputError(
+                f"The stream from '{origin}' to '{target}' does not connect two of its steps, or "
+                f"'{SOURCE}' and '{SINK}' at the ends: mend its names."
+            )
+    targets = {target for _, target in profile.streams}
+    for name in names:
+        if name not in targets:
+            raise InputError(f"No stream leads to step '{name}': add one to the streams.")
+
+
+def _check_plan(profile: Profile) -> None:
+    """The plan speaks of the steps that there are, and chains each of them once."""
+    names, plan = profile.graph.names, profile.plan
+    chained = [name for chain in plan.chains for name in chain]
+    if chained and sorted(chained) != sorted(names):
+        wrong = next(name for name in (*names, *chained) if chained.count(name) != 1)
+        raise InputError(
+            f"Step '{wrong}' is in {chained.count(wrong)} of the chains of its plan: put every "
+            "step into one chain, or leave the chains out."
+        )
+    for name in plan.partitions:
+        if name not in names:
+            raise InputError(
+                f"Its plan has partitions for a step '{name}', which is not one of its steps: "
+                f"name one of {', '.join(names)}."
+            )
+    known = [chain_name(chain) for chain in plan.chains]
+    for name in plan.lifetimes_ms:
+        if name not in known:
+            raise InputError(
+                f"Its plan has a lifetime for a chain '{name}', which is not one of its chains: "
+                f"name one of {', '.join(known)}."
+            )
