@@ -58,6 +58,7 @@ class Flowing:
                 {0: work * self.rate},
                 entered + i * work,
                 entered + (i + 1) * work,
+                cpu_ms=work * self.rate,
             )
             for i, name in enumerate("ab")
         }

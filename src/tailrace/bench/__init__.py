@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tailrace.bench import batching, floor, kafka, overhead, realtime, replay, staircase
+from tailrace.bench import (
+    batching,
+    floor,
+    kafka,
+    overhead,
+    realtime,
+    replay,
+    simulator,
+    staircase,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,4 +37,5 @@ benchmarks: dict[str, Benchmark] = {
     "staircase": staircase,
     "overhead": overhead,
     "replay": replay,
+    "simulator": simulator,
 }

@@ -19,6 +19,7 @@ from tailrace.units import positive_duration_ms, rate_per_s, show_duration, show
 
 if TYPE_CHECKING:
     from tailrace.goals import Constraint
+    from tailrace.model.alarm import Limit
     from tailrace.model.prediction import Prediction
     from tailrace.plan import Plan
     from tailrace.profile.profile import Profile
@@ -37,6 +38,9 @@ P99 = Annotated[str | None, typer.Option(help="A bound on the 99th percentile.")
 LogFile = Annotated[
     Path | None, typer.Option("--log", help="Where predictions are kept, to be scored later.")
 ]
+
+MODELLING_MS = 5_000.0
+"""How long it takes to think about a plan, with room."""
 
 SWEEP = re.compile(r"rate=(?P<low>[^.]+(?:\.\d+)?[^.]*)\.\.(?P<high>.+)")
 POINTS = 25
@@ -189,6 +193,82 @@ def score(
             f"most {result['p90_abs_error']:.0%}; {result['within_interval']:.0%} fell into their "
             "interval, which is made for 90%."
         )
+
+
+@app.command()
+def forecast(
+    rates: Annotated[Path, typer.Argument(metavar="CSV", help="With columns time and rate.")],
+    *,
+    horizon: Annotated[str, typer.Option(help="How far ahead, such as '2 h'.")] = "1 h",
+    profile: Annotated[
+        Path | None, typer.Option(help="The flow that has to take it, for when it breaks.")
+    ] = None,
+    mean: Mean = None,
+    p95: P95 = None,
+    p99: P99 = None,
+    scaling: Annotated[str, typer.Option(help="How long scaling out takes.")] = "1 min",
+    as_json: AsJson = False,
+) -> None:
+    """Forecast the load, and say when a flow will no longer keep up."""
+    from tailrace.model.alarm import scale_ahead, when_broken  # noqa: PLC0415 - numpy
+    from tailrace.model.forecast import forecast as ahead  # noqa: PLC0415
+    from tailrace.report.series import read_series  # noqa: PLC0415
+
+    series = read_series(rates)
+    steps = max(1, round(positive_duration_ms(horizon, "--horizon") / series.step_ms))
+    found = ahead(series, steps)
+    limits = _limits(profile, _bound(mean, p95, p99))
+    alarm = when_broken(found, limits) if limits else None
+    advice = None
+    if alarm is not None:
+        advice = scale_ahead(alarm, MODELLING_MS, positive_duration_ms(scaling, "--scaling"))
+    bands = found.band(0.8)
+    if as_json:
+        print_json(
+            {
+                "method": str(found.method),
+                "season_steps": found.season,
+                "reason": found.reason,
+                "start_us": found.start_us,
+                "step_ms": found.step_ms,
+                "mean_per_s": list(found.mean_per_s),
+                "band_per_s": [list(band) for band in bands],
+                "alarm": None if alarm is None else alarm.sentence,
+                "advice": None if advice is None else advice.reason,
+            }
+        )
+        return
+    table = Table(title=found.reason, title_justify="left")
+    for column in ("in", "rate", "8 chances in 10"):
+        table.add_column(column, justify="right")
+    for step in sorted({round(i * (steps - 1) / 11) for i in range(12)}):
+        low, high = bands[step]
+        table.add_row(
+            show_duration((step + 1) * found.step_ms),
+            show_rate(found.mean_per_s[step]),
+            f"{show_rate(low)} to {show_rate(high)}",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    if alarm is not None and advice is not None:
+        console.print(f"{alarm.sentence} {advice.reason}")
+
+
+def _limits(path: Path | None, bound: Constraint | None) -> list[Limit]:
+    """The rates at which a flow saturates, and at which it breaks a bound."""
+    from tailrace.model.alarm import Limit  # noqa: PLC0415 - commands import what they need
+    from tailrace.model.capacity import capacity as found_by  # noqa: PLC0415
+    from tailrace.profile.file import load  # noqa: PLC0415
+
+    if path is None:
+        if bound is not None:
+            raise InputError("A bound needs the flow that is to keep it: add --profile FILE.")
+        return []
+    found = found_by(load(path), None, bound)
+    limits = [Limit(f"flow {load(path).name}", found.saturation_per_s)]
+    if found.bound_per_s is not None and bound is not None:
+        limits.append(Limit(f"flow {load(path).name}", found.bound_per_s, str(bound)))
+    return limits
 
 
 # --- what the commands share --------------------------------------------------------------------

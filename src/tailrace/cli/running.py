@@ -14,10 +14,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from tailrace.cli.app import AsJson, app, directory, print_json
-from tailrace.errors import InputError
+from tailrace.errors import FlowFailed, InputError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+
+    from tailrace.profile.profile import Profile
 
 Seconds = Annotated[float | None, typer.Option(help="How long to run; until Ctrl-C without it.")]
 Out = Annotated[Path, typer.Option(help="Directory for the report and its picture.")]
@@ -34,6 +36,9 @@ def run(
         bool, typer.Option(help="As plain Spark runs it: stock settings, no chaining, no control.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Directory for report and picture.")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="Write what predictions need of the run to this file.")
+    ] = None,
     master: Master = None,
     conf: Conf = None,
     as_json: AsJson = False,
@@ -47,7 +52,11 @@ def run(
         flow = running.find_flow(target)
         if out is not None:
             directory(out)
+        if profile is not None:
+            directory(profile.parent)
         report = running.run(flow, seconds, plain=plain, master=master, settings=settings)
+    if profile is not None:
+        _save_profile(report.profile, profile)
     _deliver(report, out, as_json=as_json)
 
 
@@ -140,6 +149,16 @@ def _settings(pairs: list[str] | None) -> dict[str, str]:
             raise InputError(f"'{pair}' is not a Spark setting: write --conf key=value.")
         settings[key] = value
     return settings
+
+
+def _save_profile(profile: Profile | None, path: Path) -> None:
+    from tailrace.profile.file import save  # noqa: PLC0415 - commands import what they need
+
+    if profile is None:
+        raise FlowFailed(
+            "The run was too short for a profile, or did not measure: let it run for a minute."
+        )
+    save(profile, path)
 
 
 def _deliver(report: Any, out: Path | None, *, baseline: Any = None, as_json: bool) -> None:

@@ -239,12 +239,12 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
     def _observe(self, interval: LiveInterval) -> handover.RealTimeObservation:
         handed, steps = interval.hand_overs(), interval.steps()
         work = {name: step.service_ms.mean for name, step in steps.items()}
-        busy = {name: sum(step.busy_ms.values()) for name, step in steps.items()}
+        computed = {name: step.cpu_ms for name, step in steps.items()}
         names = [chain for chain in self.plan.chains if chain_name(chain) in handed]
         return handover.RealTimeObservation(
             tuple(self._reading(constraint, interval) for constraint in self.constraints),
             tuple(
-                self._load(chain, handed[chain_name(chain)], work, busy, interval.every_ms)
+                self._load(chain, handed[chain_name(chain)], work, computed, interval.every_ms)
                 for chain in names
             ),
             flush_ms=self.plan.flush_ms,
@@ -258,11 +258,11 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         chain: tuple[str, ...],
         handed: HandOverMeasure,
         work: Mapping[str, float],
-        busy: Mapping[str, float],
+        computed: Mapping[str, float],
         every_ms: float,
     ) -> handover.ChainLoad:
         name = chain_name(chain)
-        overhead_ms = handed.cpu_ms - sum(busy.get(step, 0.0) for step in chain)
+        overhead_ms = handed.cpu_ms - sum(computed.get(step, 0.0) for step in chain)
         fixed_ms = (overhead_ms - PER_RECORD_MS * handed.records) / max(1, handed.handovers)
         return handover.ChainLoad(
             name,

@@ -49,6 +49,18 @@ COLD_INTERVALS = 1
 
 FREQUENT_KEYS = 64
 
+SPARK_TYPES = {
+    "bool": "boolean",
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "float": "float",
+    "double": "double",
+    "date32[day]": "date",
+}
+"""What Spark calls the Arrow types of keys that are not texts."""
+
 USUAL_TASK_MS = 10.0
 USUAL_RECORD_MS = 0.006
 
@@ -83,7 +95,7 @@ class _HandOver:
     handovers: int
     records: int
     cpu_ms: float
-    busy_ms: float
+    computed_ms: float
     source_ms: float
     shuffle_ms: float
     sink_ms: float
@@ -183,8 +195,10 @@ class Recording:
             name,
             service.mean,
             math.sqrt(service.variance) / service.mean if service.mean else 0.0,
+            cpu_share=min(1.0, measure.cpu_ms / max(1e-9, math.fsum(measure.busy_ms.values()))),
             ratio=measure.records_out / max(1, measure.records_in),
             keyed_by=keyed_by,
+            key_type=SPARK_TYPES.get(measure.key_type, "string"),
             keys={key: count / whole for key, count in counted} if keyed_by else {},
             distinct=len(measure.keys) if known >= 0.999 * whole else 0,
         )
@@ -227,7 +241,7 @@ class Recording:
             return None
         hand_overs = max(1, sum(h.handovers for h in handed))
         records = max(1, sum(h.records for h in handed))
-        spent_ms = math.fsum(h.cpu_ms for h in handed) - math.fsum(h.busy_ms for h in handed)
+        spent_ms = math.fsum(h.cpu_ms for h in handed) - math.fsum(h.computed_ms for h in handed)
         per_record_ms = HandOverCosts(0.0, 0.002).per_record_ms
         hops = max(1, len(stages_of(self._graph, self._intervals[-1].plan, self._slots, 1)) - 1)
         gaps = [h.gap_ms for h in handed if h.gap_ms > 0]
@@ -281,7 +295,7 @@ def _handed(interval: LiveInterval) -> _HandOver:
         sum(part.handovers for part in parts),
         sum(part.records for part in parts),
         math.fsum(part.cpu_ms for part in parts),
-        math.fsum(sum(step.busy_ms.values()) for step in interval.steps().values()),
+        math.fsum(step.cpu_ms for step in interval.steps().values()),
         breakdown.get("source_wait", 0.0),
         breakdown.get("shuffle", 0.0),
         breakdown.get("sink", 0.0),

@@ -7,6 +7,7 @@ simulated, can be controlled.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -37,7 +38,8 @@ class StepMeasure:
     records. ``residence_ms`` is how long records stay in the step, which is the time of the whole
     Arrow batch that they travel in. ``entered_ms`` and ``left_ms`` are the mean moments at which
     records enter and leave, counted from ``BatchMeasure.handed_us``: the mean latency between two
-    points is the difference of such means. ``keys`` counts the most frequent keys.
+    points is the difference of such means. ``keys`` counts the most frequent keys, whose Arrow type
+    is ``key_type``. ``cpu_ms`` is what of the busy time was spent computing.
     """
 
     records_in: int = 0
@@ -49,6 +51,8 @@ class StepMeasure:
     entered_ms: float = 0.0
     left_ms: float = 0.0
     keys: Mapping[str, float] = field(default_factory=dict)
+    key_type: str = ""
+    cpu_ms: float = 0.0
 
     @classmethod
     def merged(cls, parts: Iterable[StepMeasure]) -> StepMeasure:
@@ -73,6 +77,8 @@ class StepMeasure:
             sum(part.entered_ms * part.records_in for part in parts) / records,
             sum(part.left_ms * part.records_in for part in parts) / records,
             dict(keys),
+            next((part.key_type for part in parts if part.key_type), ""),
+            math.fsum(part.cpu_ms for part in parts),
         )
 
     def part(self, fraction: float) -> StepMeasure:
@@ -88,6 +94,7 @@ class StepMeasure:
             service_ms=self.service_ms.scaled_to(records),
             busy_ms={partition: busy * fraction for partition, busy in self.busy_ms.items()},
             keys={key: count * fraction for key, count in self.keys.items()},
+            cpu_ms=self.cpu_ms * fraction,
         )
 
 

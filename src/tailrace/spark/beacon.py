@@ -133,9 +133,11 @@ def _said(meter: Meter) -> dict[str, Any]:
         "out": meter.records_out,
         "errors": meter.errors,
         "busy_ns": meter.busy_ns,
+        "cpu_ns": meter.cpu_ns,
         "sampled": [meter.sampled, meter.sampled_sum_ms, meter.sampled_square_ms],
         "age_in_us": meter.age_in_us,
         "age_out_us": meter.age_out_us,
         "residence": meter.residence,
         "keys": meter.keys,
+        "key_type": meter.key_type,
     }

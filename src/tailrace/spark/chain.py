@@ -103,13 +103,14 @@ class Chain:
         return [Meter(self._sample_every, dead=dead) for dead in letters]
 
     def _pass(self, link: Link, batch: pa.RecordBatch, meter: Meter) -> Passed:
-        began = time.time_ns()
+        began, computed = time.time_ns(), time.thread_time_ns()
         if link.memory is not None and self._keyed is not None:
             passed = self._keyed.pass_through(batch, meter)
         else:
             passed = pass_through(link, batch, meter)
         if self._sample_every:
             meter.passed(batch.num_rows, passed.batch.num_rows, began, time.time_ns())
+            meter.cpu_ns += time.thread_time_ns() - computed
             if link.keyed_by and link.keyed_by[0] in batch.schema.names:
                 meter.count_keys(batch.column(link.keyed_by[0]))
         return passed

@@ -150,4 +150,6 @@ def _step(said: dict[str, Any], partition: int) -> StepMeasure:
         said["age_in_us"] / 1e3 / max(1, records),
         said["age_out_us"] / 1e3 / max(1, out),
         said["keys"],
+        said["key_type"],
+        said["cpu_ns"] / 1e6,
     )

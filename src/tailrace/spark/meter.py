@@ -26,6 +26,7 @@ class Meter:
     """What one task saw of one step. Plain attributes: it is added to for every Arrow batch.
 
     The ages are sums over records, in microseconds since their arrival, where that is known.
+    ``cpu_ns`` is what of the busy time was spent computing, not waiting for somebody else.
     """
 
     sample_every: int = SAMPLE_EVERY
@@ -33,6 +34,7 @@ class Meter:
     records_out: int = 0
     errors: int = 0
     busy_ns: int = 0
+    cpu_ns: int = 0
     sampled: int = 0
     sampled_sum_ms: float = 0.0
     sampled_square_ms: float = 0.0
@@ -42,6 +44,7 @@ class Meter:
     age_out_us: int = 0
     residence: Counter[int] = field(default_factory=Counter)
     keys: Counter[str] = field(default_factory=Counter)
+    key_type: str = ""
     dead: list[tuple[str, str]] = field(default_factory=list)
 
     def passed(self, records: int, out: int, began_ns: int, ended_ns: int) -> None:
@@ -67,6 +70,7 @@ class Meter:
 
     def count_keys(self, column: pa.Array) -> None:
         """Count the keys of a batch, keeping the most frequent ones."""
+        self.key_type = str(column.type)
         for entry in column.value_counts():
             self.keys[str(entry["values"].as_py())] += entry["counts"].as_py()
         if len(self.keys) > 4 * MOST_KEYS:

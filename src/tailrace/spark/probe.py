@@ -70,6 +70,8 @@ def _measure(meter: Meter, partition: int, reference_ms: float) -> StepMeasure:
         meter.entered_ms - reference_ms,
         meter.left_ms - reference_ms,
         dict(meter.keys),
+        meter.key_type,
+        meter.cpu_ns / 1e6,
     )
 
 
