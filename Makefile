@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JAR := src/tailrace/spark/tailrace.jar
 
-.PHONY: setup demo test check bench kafka soak lock clean
+.PHONY: setup demo test check bench bench-predict kafka soak lock clean
 
 setup: .venv/ready $(JAR)
 
@@ -40,6 +40,10 @@ bench: setup
 	$(BIN)/tailrace bench simulator --out bench/results/simulator.json
 	$(BIN)/tailrace demo --json > bench/results/demo.json
 	$(BIN)/python docs/figures.py
+
+# About half an hour: how right predictions are, on every topology in both backends.
+bench-predict: setup
+	$(BIN)/tailrace validate --out bench/results/validate.json
 
 # A Kafka broker on loopback, until Ctrl-C; its address is printed.
 kafka: setup

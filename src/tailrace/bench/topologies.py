@@ -161,6 +161,14 @@ def primes(records: DataFrame) -> DataFrame:
     return cast("DataFrame", made)
 
 
+def nothing(records: DataFrame) -> DataFrame:
+    """Steps that take no time, so that only the engine does."""
+    one = records.transform(step("one", lambda row: (row.seq, row.key), ONE))
+    return one.transform(keyed_step("two", each(0.0), ONE, key="key"))
+
+
+TRIVIAL = Topology("trivial", nothing, ("two",), 10_000.0)
+
 TOPOLOGIES = (
     Topology("fields-to-fields", fields_to_fields, ("first", "second"), 850.0),
     Topology("multiplier", multiplier, ("send",), 350.0),

@@ -19,6 +19,7 @@ from tailrace.errors import FlowFailed, InputError
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from tailrace.bench import Benchmark
     from tailrace.profile.profile import Profile
 
 Seconds = Annotated[float | None, typer.Option(help="How long to run; until Ctrl-C without it.")]
@@ -105,12 +106,16 @@ def doctor(
     raise typer.Exit(1 if fatal else 0)
 
 
+Quick = Annotated[bool, typer.Option(help="A short run whose ratios still hold.")]
+OutFile = Annotated[Path | None, typer.Option(help="Also write the result to this file.")]
+
+
 @app.command()
 def bench(
     name: Annotated[str, typer.Argument(help="The benchmark, such as floor or realtime.")],
     *,
-    quick: Annotated[bool, typer.Option(help="A short run whose ratios still hold.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the result to this file.")] = None,
+    quick: Quick = False,
+    out: OutFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure Tailrace against plain Spark, or against itself, in one run."""
@@ -118,17 +123,29 @@ def bench(
 
     if name not in benchmarks:
         raise InputError(f"There is no benchmark '{name}': choose {', '.join(benchmarks)}.")
+    _measured(benchmarks[name], quick=quick, out=out, as_json=as_json)
+
+
+@app.command()
+def validate(*, quick: Quick = False, out: OutFile = None, as_json: AsJson = False) -> None:
+    """Run known topologies, predict each configuration from the others, and say how right it was."""
+    from tailrace.bench import validate as validation  # noqa: PLC0415 - brings Spark along
+
+    _measured(validation, quick=quick, out=out, as_json=as_json)
+
+
+def _measured(benchmark: Benchmark, *, quick: bool, out: Path | None, as_json: bool) -> None:
     if out is not None:
         directory(out.parent)
         if out.is_dir():
             raise InputError(f"The output {out} is a directory: name a file in it.")
-    result = benchmarks[name].measure(quick=quick)
+    result = benchmark.measure(quick=quick)
     if out is not None:
         out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if as_json:
         print_json(result)
     else:
-        Console().print(benchmarks[name].table(result))
+        Console().print(benchmark.table(result))
 
 
 def _check_length(seconds: float | None) -> None:

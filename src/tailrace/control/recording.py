@@ -43,10 +43,6 @@ KEPT_BATCHES = 2_000
 KEPT_INTERVALS = 360
 """Half an hour of intervals of 5 s."""
 
-COLD_BATCHES = 10
-COLD_INTERVALS = 1
-"""What is left out at the beginning, when code is compiled."""
-
 FREQUENT_KEYS = 64
 
 SPARK_TYPES = {
@@ -73,12 +69,14 @@ class _Batch:
     duration_ms: float
     tasks_ms: float
     work_ms: float
+    at_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
     """An interval: what came in, how long records took, what steps did, what hand-overs took."""
 
+    start_us: int
     every_ms: float
     records: int
     plan: Plan
@@ -111,30 +109,26 @@ class Recording:
         self._slots = slots
         self._batches: deque[_Batch] = deque(maxlen=KEPT_BATCHES)
         self._intervals: deque[_Interval] = deque(maxlen=KEPT_INTERVALS)
-        self._cold_batches = COLD_BATCHES
-        self._cold_intervals = COLD_INTERVALS
         self._shape: tuple[object, ...] = ()
 
     def add_batch(self, batch: BatchMeasure) -> None:
         """Take in a finished micro-batch."""
         self._notice(batch.plan)
         self._slots = batch.slots
-        if self._cold_batches > 0:
-            self._cold_batches -= 1
-        elif batch.records:
+        if batch.records:
             tasks_ms = max(0.0, (batch.computed_us - batch.started_us) / 1e3)
             work_ms = _critical_ms(self._graph, batch)
-            self._batches.append(_Batch(batch.records, batch.duration_ms, tasks_ms, work_ms))
+            self._batches.append(
+                _Batch(batch.records, batch.duration_ms, tasks_ms, work_ms, batch.planned_us)
+            )
 
     def add_interval(self, interval: Span, plan: Plan) -> None:
         """Take in a complete interval."""
         self._notice(plan)
-        if self._cold_intervals > 0:
-            self._cold_intervals -= 1
-            return
         handed = _handed(interval) if isinstance(interval, LiveInterval) else None
         self._intervals.append(
             _Interval(
+                interval.start_us,
                 interval.every_ms,
                 interval.records,
                 plan,
@@ -151,20 +145,23 @@ class Recording:
             self._shape = shape
             self._batches.clear()
             self._intervals.clear()
-            self._cold_intervals = COLD_INTERVALS
 
-    def profile(self, name: str) -> Profile | None:
-        """The profile of what was seen since chains or partitions changed; None if nothing was."""
-        if not self._intervals:
+    def profile(self, name: str, since_us: float = 0.0) -> Profile | None:
+        """The profile of what was seen since then, and since chains or partitions changed.
+
+        None if nothing was. The first seconds of a flow, in which code is compiled, say little of
+        the others.
+        """
+        intervals = [kept for kept in self._intervals if kept.start_us >= since_us]
+        if not intervals:
             return None
-        plan = self._intervals[-1].plan
-        same = [kept for kept in self._intervals if kept.plan == plan]
+        batches = [kept for kept in self._batches if kept.at_us >= since_us]
+        plan = intervals[-1].plan
+        same = [kept for kept in intervals if kept.plan == plan]
         seconds = math.fsum(kept.every_ms for kept in same) / 1e3
         records = sum(kept.records for kept in same)
         measures = {
-            step: StepMeasure.merged(
-                kept.steps[step] for kept in self._intervals if step in kept.steps
-            )
+            step: StepMeasure.merged(kept.steps[step] for kept in intervals if step in kept.steps)
             for step in self._graph.names
         }
         first = self._graph.streams_from("source")[0].target
@@ -182,7 +179,9 @@ class Recording:
             _latency(same),
             origin=Origin.FLOW,
         )
-        return self._with_costs(bare)
+        if bare.backend is Backend.REALTIME:
+            return replace(bare, hand_over=_hand_over_costs(bare, intervals))
+        return replace(bare, batch=_batch_costs(bare, batches)) if batches else bare
 
     def _step(self, name: str, measure: StepMeasure) -> StepProfile:
         step = self._graph.step(name)
@@ -203,56 +202,52 @@ class Recording:
             distinct=len(measure.keys) if known >= 0.999 * whole else 0,
         )
 
-    def _with_costs(self, bare: Profile) -> Profile:
-        if bare.backend is Backend.REALTIME:
-            return replace(bare, hand_over=self._hand_over_costs())
-        return replace(bare, batch=self._batch_costs(bare)) if self._batches else bare
 
-    def _batch_costs(self, bare: Profile) -> BatchCosts:
-        """What is left of the batches' durations without their steps.
+def _batch_costs(bare: Profile, batches: list[_Batch]) -> BatchCosts:
+    """What is left of the batches' durations without their steps.
 
-        Planning, launching and the sink take the same for every batch. What tasks spend outside
-        of steps is a line over their size, whose slope is shared out over the partitions and
-        stages that records pass.
-        """
-        batches = list(self._batches)
-        line = _line([(b.records, max(0.0, b.tasks_ms - b.work_ms)) for b in batches])
-        around_ms = median(b.duration_ms - b.tasks_ms for b in batches)
-        loads = Router(bare).loads(bare.plan, max(bare.rate_per_s, 1e-3))
-        passes = math.fsum(
-            float(load.rates_per_s.max()) / loads.rate_per_s * len(load.stage.chains)
-            for load in loads.stages
-        )
-        stage_ms = BatchCosts(0.0, 0.0).stage_ms
-        expected = [around_ms + line.duration_ms(b.records) + b.work_ms for b in batches]
-        ratios = [b.duration_ms / ms for b, ms in zip(batches, expected, strict=True) if ms > 0]
-        middle = median(ratios)
-        noise = 1.4826 * median(abs(ratio - middle) for ratio in ratios)
-        return BatchCosts(
-            max(0.0, around_ms + line.fixed_ms - (len(loads.stages) - 1) * stage_ms),
-            line.per_record_ms / passes if passes else line.per_record_ms,
-            stage_ms,
-            noise,
-        )
+    Planning, launching and the sink take the same for every batch. What tasks spend outside
+    of steps is a line over their size, whose slope is shared out over the partitions and
+    stages that records pass.
+    """
+    line = _line([(b.records, max(0.0, b.tasks_ms - b.work_ms)) for b in batches])
+    around_ms = median(b.duration_ms - b.tasks_ms for b in batches)
+    loads = Router(bare).loads(bare.plan, max(bare.rate_per_s, 1e-3))
+    passes = math.fsum(
+        float(load.rates_per_s.max()) / loads.rate_per_s * len(load.stage.chains)
+        for load in loads.stages
+    )
+    stage_ms = BatchCosts(0.0, 0.0).stage_ms
+    expected = [around_ms + line.duration_ms(b.records) + b.work_ms for b in batches]
+    ratios = [b.duration_ms / ms for b, ms in zip(batches, expected, strict=True) if ms > 0]
+    middle = median(ratios)
+    noise = 1.4826 * median(abs(ratio - middle) for ratio in ratios)
+    return BatchCosts(
+        max(0.0, around_ms + line.fixed_ms - (len(loads.stages) - 1) * stage_ms),
+        line.per_record_ms / passes if passes else line.per_record_ms,
+        stage_ms,
+        noise,
+    )
 
-    def _hand_over_costs(self) -> HandOverCosts | None:
-        handed = [kept.hand_over for kept in self._intervals if kept.hand_over is not None]
-        if not handed:
-            return None
-        hand_overs = max(1, sum(h.handovers for h in handed))
-        records = max(1, sum(h.records for h in handed))
-        spent_ms = math.fsum(h.cpu_ms for h in handed) - math.fsum(h.computed_ms for h in handed)
-        per_record_ms = HandOverCosts(0.0, 0.002).per_record_ms
-        hops = max(1, len(stages_of(self._graph, self._intervals[-1].plan, self._slots, 1)) - 1)
-        gaps = [h.gap_ms for h in handed if h.gap_ms > 0]
-        return HandOverCosts(
-            max(0.02, (spent_ms - per_record_ms * records) / hand_overs),
-            per_record_ms,
-            max(0.0, median(h.source_ms for h in handed)),
-            max(0.0, median(h.shuffle_ms for h in handed) / hops),
-            max(0.0, median(h.sink_ms for h in handed)),
-            median(gaps) if gaps else 60.0,
-        )
+
+def _hand_over_costs(bare: Profile, intervals: list[_Interval]) -> HandOverCosts | None:
+    handed = [kept.hand_over for kept in intervals if kept.hand_over is not None]
+    if not handed:
+        return None
+    hand_overs = max(1, sum(h.handovers for h in handed))
+    records = max(1, sum(h.records for h in handed))
+    spent_ms = math.fsum(h.cpu_ms for h in handed) - math.fsum(h.computed_ms for h in handed)
+    per_record_ms = HandOverCosts(0.0, 0.002).per_record_ms
+    hops = max(1, len(stages_of(bare.graph, bare.plan, bare.cores, 1)) - 1)
+    gaps = [h.gap_ms for h in handed if h.gap_ms > 0]
+    return HandOverCosts(
+        max(0.02, (spent_ms - per_record_ms * records) / hand_overs),
+        per_record_ms,
+        max(0.0, median(h.source_ms for h in handed)),
+        max(0.0, median(h.shuffle_ms for h in handed) / hops),
+        max(0.0, median(h.sink_ms for h in handed)),
+        median(gaps) if gaps else 60.0,
+    )
 
 
 def _line(rests: list[tuple[int, float]]) -> BatchModel:

@@ -118,7 +118,7 @@ def report_of(
             "decisions": [_decision(record) for record in controller.log.decisions],
             "intervals": [_interval(record, warm_us) for record in controller.log.history],
         },
-        controller.recording.profile(flow),
+        controller.recording.profile(flow, warm_us),
     )
 
 
