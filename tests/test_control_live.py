@@ -14,6 +14,7 @@ from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import Constraint
 from tailrace.plan import Backend, Plan
 from tailrace.profile.batch import StepMeasure
+from tailrace.profile.calls import Calls
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.live import Sighting, Stretch
 from tailrace.profile.moments import Moments
@@ -59,6 +60,7 @@ class Flowing:
                 entered + i * work,
                 entered + (i + 1) * work,
                 cpu_ms=work * self.rate,
+                calls=Calls(1, self.rate, self.rate**2, work * self.rate, work * self.rate**2),
             )
             for i, name in enumerate("ab")
         }

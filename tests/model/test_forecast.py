@@ -11,17 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
-from tailrace.model.forecast import (
-    NEWEST,
-    Forecast,
-    Method,
-    Series,
-    State,
-    backtest,
-    find_season,
-    forecast,
-    smooth,
-)
+from tailrace.model.forecast import NEWEST, Forecast, Series, backtest, find_season, forecast
+from tailrace.model.smoothing import Method, State, smooth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

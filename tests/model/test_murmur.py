@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
+from tailrace.model.keytypes import read_key
 from tailrace.model.murmur import (
     SEED,
     Kind,
@@ -25,7 +26,6 @@ from tailrace.model.murmur import (
     hash_keys,
     hash_one,
     partition_of,
-    read_key,
 )
 
 NOON = datetime(2024, 2, 29, 12, 34, 56, 789_012)

@@ -22,17 +22,19 @@ from tailrace.model.routing import (
     Workload,
     arrivals,
     expected_maximum,
+    hop,
+    round_robin,
+    shares,
+    traffic,
+)
+from tailrace.model.transfers import (
     group_means,
     group_weights,
-    hop,
     keyed_routes,
     overall_routes,
-    round_robin,
     shared_route,
-    shares,
     stream_shares,
     task_routing,
-    traffic,
 )
 
 if TYPE_CHECKING:

@@ -128,7 +128,7 @@ def bench(
 
 @app.command()
 def validate(*, quick: Quick = False, out: OutFile = None, as_json: AsJson = False) -> None:
-    """Run known topologies, predict each configuration from the others, and say how right it was."""
+    """Run known topologies, predict each run from the others, and say how right that was."""
     from tailrace.bench import validate as validation  # noqa: PLC0415 - brings Spark along
 
     _measured(validation, quick=quick, out=out, as_json=as_json)

@@ -238,7 +238,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
 
     def _observe(self, interval: LiveInterval) -> handover.RealTimeObservation:
         handed, steps = interval.hand_overs(), interval.steps()
-        work = {name: step.service_ms.mean for name, step in steps.items()}
+        work = {name: step.calls.line() for name, step in steps.items()}
         computed = {name: step.cpu_ms for name, step in steps.items()}
         names = [chain for chain in self.plan.chains if chain_name(chain) in handed]
         return handover.RealTimeObservation(
@@ -257,13 +257,14 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         self,
         chain: tuple[str, ...],
         handed: HandOverMeasure,
-        work: Mapping[str, float],
+        work: Mapping[str, tuple[float, float]],
         computed: Mapping[str, float],
         every_ms: float,
     ) -> handover.ChainLoad:
         name = chain_name(chain)
         overhead_ms = handed.cpu_ms - sum(computed.get(step, 0.0) for step in chain)
         fixed_ms = (overhead_ms - PER_RECORD_MS * handed.records) / max(1, handed.handovers)
+        fixed_ms += sum(work[step][0] for step in chain if step in work)
         return handover.ChainLoad(
             name,
             handed.busiest / every_ms * 1e3,
@@ -272,7 +273,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
             handed.records / max(1, handed.handovers),
             max(LEAST_FIXED_MS, fixed_ms),
             PER_RECORD_MS,
-            {step: work.get(step, 0.0) for step in chain},
+            {step: work[step][1] if step in work else 0.0 for step in chain},
         )
 
     def _reading(self, constraint: Constraint, interval: LiveInterval) -> handover.PathReading:

@@ -190,10 +190,12 @@ class Recording:
         known = math.fsum(measure.keys.values())
         whole = max(1.0, measure.records_in, known)
         service = measure.service_ms
+        call_ms, record_ms = measure.calls.line()
         return StepProfile(
             name,
-            service.mean,
+            record_ms,
             math.sqrt(service.variance) / service.mean if service.mean else 0.0,
+            call_ms=call_ms,
             cpu_share=min(1.0, measure.cpu_ms / max(1e-9, math.fsum(measure.busy_ms.values()))),
             ratio=measure.records_out / max(1, measure.records_in),
             keyed_by=keyed_by,

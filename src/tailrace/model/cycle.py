@@ -47,13 +47,14 @@ class _StageCost:
     """What a record of the source costs a stage, by partition, in ms.
 
     ``engine`` is Spark's part, ``steps`` that of all chains and ``slowest`` that of the slowest;
-    ``records`` is how many records of the stage it makes.
+    ``records`` is how many records of the stage it makes. An Arrow batch takes ``calls`` beside.
     """
 
     engine: Floats
     steps: Floats
     slowest: Floats
     records: Floats
+    calls: float
     chains: int
     cores: int
 
@@ -63,7 +64,10 @@ class _StageCost:
         busy = np.stack([load.chain_busy(chain) for chain in chains]) / rate * 1e3
         records = load.rates_per_s / rate
         engine = records * costs.per_record_ms * len(chains)
-        return cls(engine, busy.sum(axis=0), busy.max(axis=0), records, len(chains), loads.cores)
+        calls = math.fsum(loads.call_ms[step] for step in load.stage.steps)
+        return cls(
+            engine, busy.sum(axis=0), busy.max(axis=0), records, calls, len(chains), loads.cores
+        )
 
     def task_ms(self, records: float) -> Floats:
         """How long the task of each partition takes for a batch.
@@ -71,12 +75,13 @@ class _StageCost:
         The chains of a task are processes in a row through which Arrow batches move: the slowest
         sets the pace, but together they have no more cores than the task's share of them.
         """
-        if self.chains == 1:
-            return np.asarray((self.engine + self.steps) * records)
         turns = np.maximum(1.0, np.ceil(self.records * records / ARROW_RECORDS))
+        calls = self.calls * turns
+        if self.chains == 1:
+            return np.asarray((self.engine + self.steps) * records + calls)
         through = self.slowest + (self.steps - self.slowest) / turns
         share = max(1.0, self.cores / min(len(self.steps), self.cores))
-        return np.asarray((self.engine + np.maximum(through, self.steps / share)) * records)
+        return np.asarray((self.engine + np.maximum(through, self.steps / share)) * records + calls)
 
     def duration_ms(self, records: float) -> float:
         """How long the stage takes: tasks go to slots in order."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.model.murmur import read_key
+from tailrace.model.keytypes import read_key
 from tailrace.model.routing import KeyHistogram, Shares, Workload, arrivals, shares
 from tailrace.model.stages import stages_of
 
@@ -45,12 +45,17 @@ class StageLoad:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loads:
-    """A whole flow under load; ``entering`` are the rates of every step, by partition."""
+    """A whole flow under load.
+
+    ``entering`` are the rates of every step, by partition, and ``call_ms`` what an Arrow batch
+    takes in it beside its records.
+    """
 
     rate_per_s: float
     cores: int
     stages: tuple[StageLoad, ...]
     entering: dict[str, Floats]
+    call_ms: dict[str, float]
     assumed_even: tuple[str, ...] = ()
 
     @property
@@ -112,7 +117,8 @@ class Router:
             )
             for stage in stages
         )
-        return Loads(rate_per_s, cores, loads, entering, found.assumed_even)
+        call_ms = {step.name: step.call_ms for step in profile.steps}
+        return Loads(rate_per_s, cores, loads, entering, call_ms, found.assumed_even)
 
     def shares(self, name: str, partitions: int) -> Shares | None:
         """How the keys of a step fall on partitions; None where they are not known."""

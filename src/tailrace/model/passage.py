@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tailrace.model.prediction import Outcome, impossible
 from tailrace.model.realtime import Boundary, HandOver, HandOverModel
 from tailrace.model.spread import Spread
@@ -53,7 +51,7 @@ def real_time(profile: Profile, plan: Plan, loads: Loads, costs: HandOverCosts) 
     parts = _parts(plan, loads, costs, tasks)
     return Outcome(
         parts,
-        lambda: _breakdown_ms(plan, loads, costs, parts),
+        lambda: _breakdown_ms(plan, loads, costs, parts, tasks),
         highest,
         used,
         utilisation,
@@ -70,9 +68,10 @@ def _tasks(plan: Plan, load: StageLoad, loads: Loads, costs: HandOverCosts) -> l
     for chain in load.stage.chains:
         name, rates, busy = chain_name(chain), loads.entering[chain[0]], load.chain_busy(chain)
         lifetime_ms = plan.lifetimes_ms.get(name, 0.0)
+        fixed_ms = costs.fixed_ms + math.fsum(loads.call_ms[step] for step in chain)
         for partition, rate in enumerate(rates):
             work_ms = float(busy[partition]) / rate * 1e3 if rate > 0 else 0.0
-            model = HandOverModel(costs.fixed_ms, costs.per_record_ms + work_ms)
+            model = HandOverModel(fixed_ms, costs.per_record_ms + work_ms)
             found.append((name, partition, HandOver(model, float(rate), lifetime_ms)))
     return found
 
@@ -97,13 +96,12 @@ def _hop(plan: Plan, costs: HandOverCosts) -> Spread:
 
 
 def _breakdown_ms(
-    plan: Plan, loads: Loads, costs: HandOverCosts, parts: tuple[Spread, ...]
+    plan: Plan, loads: Loads, costs: HandOverCosts, parts: tuple[Spread, ...], tasks: list[Task]
 ) -> dict[str, float]:
     """The mean latency by element."""
     steps: dict[str, float] = {}
     for load in loads.stages:
-        for chain in load.stage.chains:
-            steps |= _steps_ms(loads, load, chain, plan, costs)
+        steps |= _steps_ms(loads, load, tasks)
     hops_ms = (len(loads.stages) - 1) * _hop(plan, costs).mean_ms
     gap_ms = parts[-1].mean_ms
     inside_ms = math.fsum(part.mean_ms for part in parts[1:-1])
@@ -135,23 +133,21 @@ def _mixed(hand_overs: list[HandOver]) -> Spread:
     return Spread.mixed(spreads, [sum(h.rate_per_s for h in group) for group in groups])
 
 
-def _steps_ms(
-    loads: Loads, load: StageLoad, chain: tuple[str, ...], plan: Plan, costs: HandOverCosts
-) -> dict[str, float]:
+def _steps_ms(loads: Loads, load: StageLoad, tasks: list[Task]) -> dict[str, float]:
     """How long records stay in each step: what it takes for all records of their hand-over."""
-    rates = loads.entering[chain[0]]
-    weights = rates / max(float(rates.sum()), 1e-12)
-    busy = load.chain_busy(chain)
-    found = dict.fromkeys(chain, 0.0)
-    for partition in np.flatnonzero(rates > 0):
-        rate = float(rates[partition])
-        model = HandOverModel(
-            costs.fixed_ms, costs.per_record_ms + float(busy[partition]) / rate * 1e3
-        )
-        lifetime_ms = plan.lifetimes_ms.get(chain_name(chain), 0.0)
-        together_ms = model.records(rate, lifetime_ms) / rate * 1e3 * float(weights[partition])
-        for name in chain:
-            found[name] += float(load.busy[name][partition]) * together_ms
+    found = {}
+    for chain in load.stage.chains:
+        name = chain_name(chain)
+        of_chain = [(at, h) for chain_of, at, h in tasks if chain_of == name and h.rate_per_s > 0]
+        whole = math.fsum(h.rate_per_s for _, h in of_chain)
+        for step in chain:
+            found[step] = loads.call_ms[step] + math.fsum(
+                float(load.busy[step][at])
+                * h.model.records(h.rate_per_s, h.lifetime_ms)
+                / whole
+                * 1e3
+                for at, h in of_chain
+            )
     return found
 
 

@@ -5,7 +5,8 @@ replicas made of the tasks that were counted (section 4.5). Spark's hash is know
 (``tailrace.model.murmur``), so a histogram of keys says it for any number of partitions: the
 frequent keys are placed one by one, the crowd of the others is spread evenly in expectation, with
 a deviation that is known too. From there rates follow the graph, step by step and partition by
-partition (section 4.8). The functions of the original for counted transfers stand at the end.
+partition (section 4.8). What the original makes of counted transfers stands in
+``tailrace.model.transfers``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from scipy.special import pdtr
 
 from tailrace.errors import InputError
 from tailrace.goals import SOURCE
-from tailrace.model.murmur import partition_of, read_key
+from tailrace.model.keytypes import read_key
+from tailrace.model.murmur import partition_of
+from tailrace.model.transfers import task_routing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,7 +174,10 @@ def shares(histogram: KeyHistogram, partitions: int) -> Shares:
 
 def round_robin(partitions: int) -> Shares:
     """Records dealt out in turn: equal shares (Cooper 2020, eq. 4.3)."""
-    _check_partitions(partitions)
+    if partitions < 1:
+        raise InputError(
+            f"Records cannot be spread over {partitions} partitions: use a whole number from 1 up."
+        )
     return Shares(np.full(partitions, 1 / partitions), 0.0, 1 / partitions)
 
 
@@ -414,91 +420,3 @@ def traffic(external: Sequence[float], gains: Floats) -> Floats:
             )
     solved = np.linalg.solve(np.eye(len(rates)) - gains.T, rates).astype(np.float64)
     return np.maximum(0.0, solved)
-
-
-# --- from counted transfers, as in the original -------------------------------------------------
-
-Groups = tuple[tuple[int, ...], ...]
-"""The tasks that each replica would run."""
-
-
-def task_routing(transfers: Floats) -> Floats:
-    """The routes from task to task, from counted transfers (Cooper 2020, eq. 4.2).
-
-    A task that sent nothing has no route of its own: it gets the one of all tasks together.
-    """
-    sent = transfers.sum(axis=1, keepdims=True)
-    whole = transfers.sum(axis=0)
-    together = whole / whole.sum() if whole.sum() > 0 else np.full(len(whole), 1 / len(whole))
-    return np.where(sent > 0, transfers / np.where(sent > 0, sent, 1), together)
-
-
-def group_weights(task_shares: Floats, groups: Groups) -> tuple[Floats, ...]:
-    """The share of each task in the records of its replica (eq. 4.5 for output, 4.11 for input).
-
-    The tasks of a replica that has no records weigh alike.
-    """
-    weights = []
-    for group in groups:
-        part = task_shares[list(group)]
-        total = part.sum()
-        weights.append(part / total if total > 0 else np.full(len(group), 1 / len(group)))
-    return tuple(weights)
-
-
-def group_means(values: Floats, task_shares: Floats, groups: Groups) -> Floats:
-    """What replicas make of a quantity of their tasks, weighted by the records that each gets.
-
-    Gives the ratios of replicas (Cooper 2020, section 4.7) and their service times (4.10).
-    """
-    weights = group_weights(task_shares, groups)
-    means = [weight @ values[list(group)] for weight, group in zip(weights, groups, strict=True)]
-    return np.array(means, np.float64)
-
-
-def shared_route(task_shares: Floats, targets: Groups) -> Floats:
-    """The route of every replica of a step that is fed in turn, so that all see the same keys.
-
-    The shares of the tasks that each target replica runs add up (Cooper 2020, section 4.5.1).
-    """
-    return np.array([task_shares[list(group)].sum() for group in targets], np.float64)
-
-
-def keyed_routes(
-    task_routes: Floats, output_shares: Floats, origins: Groups, targets: Groups
-) -> Floats:
-    """The routes between the replicas of a step that is fed by key and those of the next (4.6).
-
-    The tasks of such a step see different keys, in different numbers.
-    """
-    onto = np.stack([task_routes[:, list(group)].sum(axis=1) for group in targets], axis=1)
-    weights = group_weights(output_shares, origins)
-    routes = [weight @ onto[list(group)] for weight, group in zip(weights, origins, strict=True)]
-    return np.stack(routes)
-
-
-def stream_shares(outputs: Floats) -> Floats:
-    """The share of each stream (row) in what each replica (column) sends, from its rates.
-
-    A replica that sends nothing has shares of 0.
-    """
-    total = outputs.sum(axis=0)
-    return outputs / np.where(total > 0, total, 1)
-
-
-def overall_routes(routes: Sequence[Floats], of_streams: Floats) -> Floats:
-    """Where any record of a replica goes, whatever its stream (eq. 4.7).
-
-    ``routes`` are those of each stream to all replicas that any of them leads to. The original
-    has one stream between two replicas; several add up.
-    """
-    parts = [share[:, None] * route for share, route in zip(of_streams, routes, strict=True)]
-    overall: Floats = np.sum(parts, axis=0)
-    return overall
-
-
-def _check_partitions(partitions: int) -> None:
-    if partitions < 1:
-        raise InputError(
-            f"Records cannot be spread over {partitions} partitions: use a whole number from 1 up."
-        )

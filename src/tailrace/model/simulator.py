@@ -18,6 +18,7 @@ from tailrace.errors import InputError
 from tailrace.goals import SOURCE
 from tailrace.model.stages import schedule, stages_of
 from tailrace.profile.batch import BatchMeasure, StepMeasure
+from tailrace.profile.calls import Calls
 from tailrace.profile.histogram import LogHistogram, bin_of
 from tailrace.profile.moments import Moments
 
@@ -303,6 +304,11 @@ class _Work:
             entered_ms=float(entered_ms @ self.counts) / records,
             left_ms=float((entered_ms + stay_ms) @ self.counts) / records,
             keys=keys,
+            cpu_ms=float(self.busy_ms.sum()) * slow,
+            calls=Calls.merged(
+                Calls(1, int(n), int(n) ** 2, float(ms) * slow, float(ms * n) * slow)
+                for n, ms in zip(self.counts[seen], self.busy_ms[seen], strict=True)
+            ),
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tailrace.goals import SOURCE, is_sink
+from tailrace.profile.calls import Calls
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
 
@@ -39,7 +40,8 @@ class StepMeasure:
     Arrow batch that they travel in. ``entered_ms`` and ``left_ms`` are the mean moments at which
     records enter and leave, counted from ``BatchMeasure.handed_us``: the mean latency between two
     points is the difference of such means. ``keys`` counts the most frequent keys, whose Arrow type
-    is ``key_type``. ``cpu_ms`` is what of the busy time was spent computing.
+    is ``key_type``. ``cpu_ms`` is what of the busy time was spent computing, and ``calls`` tells
+    what an Arrow batch takes from what its records take.
     """
 
     records_in: int = 0
@@ -53,6 +55,7 @@ class StepMeasure:
     keys: Mapping[str, float] = field(default_factory=dict)
     key_type: str = ""
     cpu_ms: float = 0.0
+    calls: Calls = field(default_factory=Calls)
 
     @classmethod
     def merged(cls, parts: Iterable[StepMeasure]) -> StepMeasure:
@@ -79,6 +82,7 @@ class StepMeasure:
             dict(keys),
             next((part.key_type for part in parts if part.key_type), ""),
             math.fsum(part.cpu_ms for part in parts),
+            Calls.merged(part.calls for part in parts),
         )
 
     def part(self, fraction: float) -> StepMeasure:
@@ -95,6 +99,7 @@ class StepMeasure:
             busy_ms={partition: busy * fraction for partition, busy in self.busy_ms.items()},
             keys={key: count * fraction for key, count in self.keys.items()},
             cpu_ms=self.cpu_ms * fraction,
+            calls=self.calls.part(fraction),
         )
 
 

@@ -38,16 +38,18 @@ class Origin(StrEnum):
 class StepProfile:
     """What a step does with a record, whichever plan it runs under.
 
-    ``service_ms`` and ``cv`` are mean and coefficient of variation of the time that it is busy
-    with one record, of which ``cpu_share`` is spent computing and the rest waiting for somebody
-    else. ``ratio`` is how many records leave for each one that enters. Where records are spread by
-    key, ``keys`` holds the shares of the most frequent ones, and ``distinct`` says how many there
-    are in all. A ``window`` of n records holds its results back until it is full.
+    A record keeps it busy for ``service_ms`` in the mean, with a coefficient of variation of
+    ``cv``, and each Arrow batch that records come in for ``call_ms`` beside; ``cpu_share`` of that
+    is spent computing, the rest waiting for somebody else. ``ratio`` is how many records leave for
+    each one that enters. Where records are spread by key, ``keys`` holds the shares of the most
+    frequent ones, and ``distinct`` says how many there are in all. A ``window`` of n records holds
+    its results back until it is full.
     """
 
     name: str
     service_ms: float
     cv: float = 0.0
+    call_ms: float = 0.0
     cpu_share: float = 1.0
     ratio: float = 1.0
     keyed_by: tuple[str, ...] = ()
@@ -58,7 +60,7 @@ class StepProfile:
 
     def __post_init__(self) -> None:
         """Refuse what no step can do."""
-        _check(f"step '{self.name}'", self, "service_ms", "cv", "ratio")
+        _check(f"step '{self.name}'", self, "service_ms", "cv", "call_ms", "ratio")
         shares = math.fsum(self.keys.values())
         if not 0 <= self.cpu_share <= 1 or self.window < 1 or self.distinct < 0:
             raise InputError(

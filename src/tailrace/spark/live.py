@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 
 from tailrace.profile.batch import StepMeasure, service_ms
+from tailrace.profile.calls import Calls
 from tailrace.profile.histogram import GAMMA, SMALLEST_MS, LogHistogram
 from tailrace.profile.live import Sighting, Stretch
 from tailrace.profile.moments import Moments
@@ -140,6 +141,7 @@ def _stretch(message: dict[str, Any]) -> Stretch:
 
 def _step(said: dict[str, Any], partition: int) -> StepMeasure:
     records, out, busy_ms = said["in"], said["out"], said["busy_ns"] / 1e6
+    calls, squares, cross_ns = said["calls"]
     return StepMeasure(
         records,
         out,
@@ -152,4 +154,5 @@ def _step(said: dict[str, Any], partition: int) -> StepMeasure:
         said["keys"],
         said["key_type"],
         said["cpu_ns"] / 1e6,
+        Calls(calls, records, squares, busy_ms, cross_ns / 1e6),
     )

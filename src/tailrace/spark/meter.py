@@ -26,7 +26,8 @@ class Meter:
     """What one task saw of one step. Plain attributes: it is added to for every Arrow batch.
 
     The ages are sums over records, in microseconds since their arrival, where that is known.
-    ``cpu_ns`` is what of the busy time was spent computing, not waiting for somebody else.
+    ``cpu_ns`` is what of the busy time was spent computing, not waiting for somebody else; the sums
+    over Arrow batches tell what each of them takes from what each record takes.
     """
 
     sample_every: int = SAMPLE_EVERY
@@ -35,6 +36,9 @@ class Meter:
     errors: int = 0
     busy_ns: int = 0
     cpu_ns: int = 0
+    calls: int = 0
+    squares: int = 0
+    cross_ns: int = 0
     sampled: int = 0
     sampled_sum_ms: float = 0.0
     sampled_square_ms: float = 0.0
@@ -55,6 +59,9 @@ class Meter:
         self.busy_ns += took_ns
         if not records:
             return
+        self.calls += 1
+        self.squares += records * records
+        self.cross_ns += records * took_ns
         share = records / self.records_in
         self.entered_ms += (began_ns / 1e6 - self.entered_ms) * share
         self.left_ms += (ended_ns / 1e6 - self.left_ms) * share

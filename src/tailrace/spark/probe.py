@@ -10,6 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 from tailrace.profile.batch import StepMeasure, service_ms
+from tailrace.profile.calls import Calls
 from tailrace.profile.histogram import GAMMA, SMALLEST_MS, LogHistogram
 from tailrace.profile.moments import Moments
 
@@ -72,6 +73,7 @@ def _measure(meter: Meter, partition: int, reference_ms: float) -> StepMeasure:
         dict(meter.keys),
         meter.key_type,
         meter.cpu_ns / 1e6,
+        Calls(meter.calls, meter.records_in, meter.squares, busy_ms, meter.cross_ns / 1e6),
     )
 
 
