@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from tailrace import load
     from tailrace.errors import TailraceError
     from tailrace.goals import Constraint
+    from tailrace.model.capacity import capacity
+    from tailrace.model.predict import predict
+    from tailrace.model.size import size
     from tailrace.plan import Plan
+    from tailrace.profile.profile import Profile
     from tailrace.report.data import Report
     from tailrace.spark import kafka, sinks
     from tailrace.spark.flow import Flow
@@ -26,17 +30,21 @@ __all__ = [
     "Constraint",
     "Flow",
     "Plan",
+    "Profile",
     "Report",
     "Run",
     "TailraceError",
     "batch_step",
+    "capacity",
     "flat_step",
     "kafka",
     "keyed_step",
     "load",
+    "predict",
     "replay",
     "session",
     "sinks",
+    "size",
     "step",
 ]
 
@@ -46,6 +54,10 @@ _HOMES = {
     "Constraint": "tailrace.goals",
     "Flow": "tailrace.spark.flow",
     "Plan": "tailrace.plan",
+    "Profile": "tailrace.profile.profile",
+    "capacity": "tailrace.model.capacity",
+    "predict": "tailrace.model.predict",
+    "size": "tailrace.model.size",
     "Report": "tailrace.report.data",
     "Run": "tailrace.spark.run",
     "TailraceError": "tailrace.errors",

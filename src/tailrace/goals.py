@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tailrace.errors import ConstraintError, UnitError
 from tailrace.units import positive_duration_ms, show_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SOURCE = "source"
 SINK = "sink"
@@ -74,6 +78,15 @@ def constraint(
     except UnitError as error:
         raise ConstraintError(str(error)) from error
     return Constraint(bound_ms, every_ms, _quantile(statistic), path or (SOURCE, SINK))
+
+
+def only_constraint(bounds: Mapping[str, str | float], every: str | float) -> Constraint | None:
+    """The one constraint of ``mean="400 ms"`` or the like; None if there is none."""
+    if len(bounds) > 1:
+        raise ConstraintError(
+            f"Only one bound at a time can be asked about, and there are {', '.join(bounds)}."
+        )
+    return next((constraint(name, bound, every=every) for name, bound in bounds.items()), None)
 
 
 def _quantile(statistic: str) -> float | None:

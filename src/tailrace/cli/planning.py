@@ -14,12 +14,14 @@ from rich.table import Table
 
 from tailrace.cli.app import AsJson, app, directory, print_json
 from tailrace.errors import InputError
+from tailrace.goals import only_constraint
 from tailrace.plan import Backend
 from tailrace.units import positive_duration_ms, rate_per_s, show_duration, show_rate
 
 if TYPE_CHECKING:
     from tailrace.goals import Constraint
     from tailrace.model.alarm import Limit
+    from tailrace.model.predict import Predictor
     from tailrace.model.prediction import Prediction
     from tailrace.plan import Plan
     from tailrace.profile.profile import Profile
@@ -106,12 +108,12 @@ def capacity(
     as_json: AsJson = False,
 ) -> None:
     """Say which rate a plan can take, and up to which it keeps a bound."""
-    from tailrace.model.capacity import capacity as found_by  # noqa: PLC0415 - scipy
+    from tailrace.model.capacity import capacity_for  # noqa: PLC0415 - scipy
     from tailrace.profile.file import load  # noqa: PLC0415
 
     known = load(profile)
     plan = _Changes(interval, cores, partitions, backend, lifetime, row_limit).on(known)
-    found = found_by(known, plan, _bound(mean, p95, p99))
+    found = capacity_for(known, plan, _bound(mean, p95, p99))
     if as_json:
         print_json(found.as_json())
     else:
@@ -130,14 +132,14 @@ def size(
     as_json: AsJson = False,
 ) -> None:
     """Find the cheapest plan that keeps a bound at a rate."""
-    from tailrace.model.size import size as found_by  # noqa: PLC0415 - scipy
+    from tailrace.model.size import size_for  # noqa: PLC0415 - scipy
     from tailrace.profile.file import load  # noqa: PLC0415
 
-    bound = _bound(mean, p95, p99)
+    bound, known = _bound(mean, p95, p99), load(profile)
     if bound is None:
         raise InputError("There is no bound to size for: add --mean '500 ms' or --p99 '1 s'.")
-    at = None if rate is None else rate_per_s(rate)
-    found = found_by(load(profile), bound, at, most_cores=most_cores)
+    at = known.rate_per_s if rate is None else rate_per_s(rate)
+    found = size_for(known, bound, at, most_cores)
     if as_json:
         print_json(found.as_json())
         return
@@ -155,6 +157,38 @@ def size(
             candidate.planner,
         )
     Console().print(table)
+
+
+@app.command()
+def profile(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="Progress events, as JSON.")],
+    out: Annotated[Path, typer.Argument(metavar="PROFILE", help="The profile file to write.")],
+    *,
+    name: Annotated[str | None, typer.Option(help="The query, if the log has several.")] = None,
+    cores: Annotated[int, typer.Option(help="How many tasks it could run at once.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Make a profile of any Structured Streaming query from its progress log."""
+    from tailrace.model.progress import read  # noqa: PLC0415 - scipy takes its time
+    from tailrace.profile.file import as_json as plain  # noqa: PLC0415
+    from tailrace.profile.file import save  # noqa: PLC0415
+
+    try:
+        found = read(log.read_text("utf-8").splitlines(keepends=True), name, cores)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The log {log} cannot be read: name a file of JSON lines.") from error
+    save(found.profile, out)
+    if as_json:
+        print_json(plain(found.profile))
+        return
+    console = Console(highlight=False)
+    fixed, each = show_duration(found.model.fixed_ms), show_duration(found.model.per_record_ms)
+    console.print(
+        f"A batch of {found.profile.name} takes {fixed} and {each} a record; "
+        f"{show_rate(found.profile.rate_per_s)} came in. Profile: {out}"
+    )
+    for note in found.notes:
+        console.print(note)
 
 
 @app.command()
@@ -257,17 +291,18 @@ def forecast(
 def _limits(path: Path | None, bound: Constraint | None) -> list[Limit]:
     """The rates at which a flow saturates, and at which it breaks a bound."""
     from tailrace.model.alarm import Limit  # noqa: PLC0415 - commands import what they need
-    from tailrace.model.capacity import capacity as found_by  # noqa: PLC0415
+    from tailrace.model.capacity import capacity_for  # noqa: PLC0415
     from tailrace.profile.file import load  # noqa: PLC0415
 
     if path is None:
         if bound is not None:
             raise InputError("A bound needs the flow that is to keep it: add --profile FILE.")
         return []
-    found = found_by(load(path), None, bound)
-    limits = [Limit(f"flow {load(path).name}", found.saturation_per_s)]
-    if found.bound_per_s is not None and bound is not None:
-        limits.append(Limit(f"flow {load(path).name}", found.bound_per_s, str(bound)))
+    known = load(path)
+    found = capacity_for(known, None, bound)
+    limits = [Limit(f"flow {known.name}", found.saturation_per_s)]
+    if found.bound_per_s is not None:
+        limits.append(Limit(f"flow {known.name}", found.bound_per_s, str(bound)))
     return limits
 
 
@@ -330,22 +365,22 @@ def _duration(text: str, what: str) -> float:
 
 
 def _bound(mean: str | None, p95: str | None, p99: str | None) -> Constraint | None:
-    from tailrace.goals import constraint  # noqa: PLC0415
-
     given = {"mean": mean, "p95": p95, "p99": p99}
-    found = [constraint(name, bound) for name, bound in given.items() if bound is not None]
-    if len(found) > 1:
-        raise InputError("Only one bound at a time can be asked about: leave the others out.")
-    return found[0] if found else None
+    return only_constraint({name: bound for name, bound in given.items() if bound}, "5 s")
 
 
 def _sweep(
-    ask: Any, plan: Plan, text: str, bound: Constraint | None, plot: Path | None, *, as_json: bool
+    ask: Predictor,
+    plan: Plan,
+    text: str,
+    bound: Constraint | None,
+    plot: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Predictions over a range of rates, as a table, as data, or as a picture."""
     low, high = _range(text)
-    rates = [low * (high / low) ** (i / (POINTS - 1)) for i in range(POINTS)]
-    found = [ask(plan, each) for each in rates]
+    found = [ask(plan, each) for each in _rates(ask, plan, low, high)]
     if plot is not None:
         from tailrace.report.curve import draw  # noqa: PLC0415 - matplotlib takes its time
 
@@ -364,6 +399,14 @@ def _sweep(
     Console().print(table)
     if plot is not None:
         typer.echo(f"Picture: {plot}")
+
+
+def _rates(ask: Predictor, plan: Plan, low: float, high: float) -> list[float]:
+    """Even steps, and a few more where the curve goes up."""
+    even = [low + (high - low) * i / (POINTS - 1) for i in range(POINTS)]
+    limit = ask(plan, low).outcome.highest_per_s
+    knee = [limit * share for share in (0.9, 0.95, 0.97, 0.985, 0.995)]
+    return sorted({*even, *(rate for rate in knee if low < rate < high)})
 
 
 def _range(text: str) -> tuple[float, float]:

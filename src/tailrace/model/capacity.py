@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tailrace.goals import only_constraint
 from tailrace.model.predict import LEAST_RATE_PER_S, Predictor
 from tailrace.units import show_duration, show_rate
 
@@ -45,9 +46,20 @@ class Capacity:
 
 
 def capacity(
+    profile: Profile,
+    plan: Plan | None = None,
+    *,
+    every: str | float = "5 s",
+    **bound: str | float,
+) -> Capacity:
+    """What a plan can take before it saturates, and before it breaks a bound, as ``p99="1 s"``."""
+    return capacity_for(profile, plan, only_constraint(bound, every))
+
+
+def capacity_for(
     profile: Profile, plan: Plan | None = None, constraint: Constraint | None = None
 ) -> Capacity:
-    """What a plan can take before it saturates, and before it breaks a bound.
+    """The same for a constraint.
 
     Latency does not fall as the rate grows, but for lifetimes that fill sooner; the highest rate
     below saturation that keeps the bound is found by bisection from there down.

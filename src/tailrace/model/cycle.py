@@ -48,6 +48,7 @@ class _StageCost:
 
     ``engine`` is Spark's part, ``steps`` that of all chains and ``slowest`` that of the slowest;
     ``records`` is how many records of the stage it makes. An Arrow batch takes ``calls`` beside.
+    ``makespan`` is what a record costs the stage if every chain works for itself.
     """
 
     engine: Floats
@@ -57,6 +58,7 @@ class _StageCost:
     calls: float
     chains: int
     cores: int
+    makespan: float
 
     @classmethod
     def of(cls, load: StageLoad, loads: Loads, costs: BatchCosts) -> _StageCost:
@@ -65,9 +67,9 @@ class _StageCost:
         records = load.rates_per_s / rate
         engine = records * costs.per_record_ms * len(chains)
         calls = math.fsum(loads.call_ms[step] for step in load.stage.steps)
-        return cls(
-            engine, busy.sum(axis=0), busy.max(axis=0), records, calls, len(chains), loads.cores
-        )
+        steps, cores = busy.sum(axis=0), loads.cores
+        makespan = schedule(engine + steps, cores)[1]
+        return cls(engine, steps, busy.max(axis=0), records, calls, len(chains), cores, makespan)
 
     def task_ms(self, records: float) -> Floats:
         """How long the task of each partition takes for a batch.
@@ -84,7 +86,13 @@ class _StageCost:
         return np.asarray((self.engine + np.maximum(through, self.steps / share)) * records + calls)
 
     def duration_ms(self, records: float) -> float:
-        """How long the stage takes: tasks go to slots in order."""
+        """How long the stage takes: tasks go to slots in order.
+
+        With one chain a task is a line over the records, and so is the whole.
+        """
+        if self.chains == 1:
+            turns = max(1.0, math.ceil(float(self.records.max()) * records / ARROW_RECORDS))
+            return self.makespan * records + self.calls * turns
         return schedule(self.task_ms(records), self.cores)[1]
 
 

@@ -14,9 +14,12 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.errors import InputError
+from tailrace.goals import only_constraint
 from tailrace.model.loads import Router
 from tailrace.model.predict import Predictor, completed
+from tailrace.model.stages import stages_of
 from tailrace.plan import Backend, Plan, chain_name
+from tailrace.units import rate_per_s as read_rate
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
@@ -93,36 +96,53 @@ def by_cores(prediction: Prediction) -> float:
 
 def size(
     profile: Profile,
-    constraint: Constraint,
-    rate_per_s: float | None = None,
+    rate: str | float | None = None,
     *,
+    every: str | float = "5 s",
     most_cores: int = 16,
     price: Callable[[Prediction], float] = by_cores,
     planners: Sequence[Planner] | None = None,
+    **bound: str | float,
 ) -> Sizing:
-    """The cheapest plan under which a flow keeps a bound at a rate.
+    """The cheapest plan under which a flow keeps a bound, as ``p99="1 s"``, at a rate."""
+    constraint = only_constraint(bound, every)
+    if constraint is None:
+        raise InputError("There is no bound to size for: write mean='500 ms' or p99='1 s'.")
+    at = profile.rate_per_s if rate is None else read_rate(rate)
+    return size_for(profile, constraint, at, most_cores, price=price, planners=planners)
+
+
+def size_for(
+    profile: Profile,
+    constraint: Constraint,
+    rate_per_s: float,
+    most_cores: int = 16,
+    *,
+    price: Callable[[Prediction], float] = by_cores,
+    planners: Sequence[Planner] | None = None,
+) -> Sizing:
+    """The same for a constraint.
 
     Plans are priced without their waits first, as waits only lower what is computed; the best of
     each planner are then given the longest waits that the bound affords, and predicted in full.
     """
     if most_cores < 1:
         raise InputError(f"A flow cannot run on {most_cores} cores: allow at least 1.")
-    rate = profile.rate_per_s if rate_per_s is None else rate_per_s
     proposed: dict[str, tuple[str, Plan]] = {}
     for planner in planners or PLANNERS:
-        for plan in planner(profile, rate, most_cores):
+        for plan in planner(profile, rate_per_s, most_cores):
             whole = completed(plan, profile)
             proposed.setdefault(repr(whole), (planner.__name__, whole))  # type: ignore[attr-defined]
-    search = _Search(Predictor(profile), constraint, rate, price)
+    search = _Search(Predictor(profile), constraint, rate_per_s, price)
     found = [search.candidate(*item) for item in proposed.values()]
     kept = sorted((c for c in found if c.kept), key=_order)
     if not kept:
         nearest = sorted(found, key=lambda c: c.prediction.statistic_ms(constraint.quantile))
-        reason = _none(constraint, rate, nearest, most_cores)
-        return Sizing(constraint, rate, None, tuple(nearest[:SHOWN]), len(found), reason)
+        reason = _none(constraint, rate_per_s, nearest, most_cores)
+        return Sizing(constraint, rate_per_s, None, tuple(nearest[:SHOWN]), len(found), reason)
     best, *others = sorted((search.waiting(c) for c in kept[: SHOWN + 1]), key=_order)
-    reason = _reason(best, constraint, rate)
-    return Sizing(constraint, rate, best, tuple(others), len(found), reason)
+    reason = _reason(best, constraint, rate_per_s)
+    return Sizing(constraint, rate_per_s, best, tuple(others), len(found), reason)
 
 
 def _order(candidate: Candidate) -> tuple[float, float]:
@@ -134,19 +154,26 @@ def _order(candidate: Candidate) -> tuple[float, float]:
 
 
 def every_plan(profile: Profile, rate_per_s: float, most_cores: int) -> Iterator[Plan]:  # noqa: ARG001
-    """Both backends, every number of cores, partitions by powers of two, chained and not."""
+    """Both backends, chained and not, on any partitions, and on cores that these can use.
+
+    More cores than partitions would idle; real-time mode takes a core for every task.
+    """
     graph = profile.graph
     free = [step.name for step in profile.steps if step.keyed_by or step.name in _own(profile)]
     chains = [graph.primary_chains()]
     apart = tuple((name,) for name in graph.names)
     if apart != chains[0]:
         chains.append(apart)
-    cores = sorted({*_powers(most_cores), *range(1, min(most_cores, 16) + 1)})
-    counts = [_powers(2 * most_cores)] * len(free)
-    for backend, core, chained, numbers in product(Backend, cores, chains, product(*counts)):
+    counts = _counts(most_cores)
+    for chained, numbers in product(chains, product(counts, repeat=len(free))):
         partitions = dict(zip(free, numbers, strict=True))
-        length_ms = BATCH_LENGTH_MS if backend is Backend.REALTIME else 0.0
-        yield Plan(length_ms, chained, partitions, backend, cores=core)
+        widest = max(profile.source_partitions, *numbers) if numbers else profile.source_partitions
+        for cores in (count for count in counts if count <= widest):
+            yield Plan(0.0, chained, partitions, cores=cores)
+        stages = stages_of(graph, Plan(0.0, chained, partitions), 1, profile.source_partitions)
+        slots = sum(stage.partitions for stage in stages)
+        if slots <= most_cores:
+            yield Plan(BATCH_LENGTH_MS, chained, partitions, Backend.REALTIME, cores=slots)
 
 
 def true_rates(profile: Profile, rate_per_s: float, most_cores: int) -> Iterator[Plan]:
@@ -186,8 +213,12 @@ def _own(profile: Profile) -> set[str]:
     return set(profile.plan.partitions)
 
 
-def _powers(most: int) -> list[int]:
-    return [2**power for power in range(most.bit_length()) if 2**power <= most]
+def _counts(most: int) -> list[int]:
+    """Every number up to 8, then in steps of a quarter: 10, 12, 15, 18, 22 and so on."""
+    found = list(range(1, min(most, 8) + 1))
+    while found[-1] * 1.25 <= most:
+        found.append(int(found[-1] * 1.25))
+    return found
 
 
 # --- judging ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
@@ -169,6 +170,19 @@ class Profile:
                     f"The plan of profile '{self.name}' chains a step '{name}' that is not one of "
                     "its steps: add the step, or take it out of the chains."
                 )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Profile:
+        """Read a profile file."""
+        from tailrace.profile.file import load  # noqa: PLC0415 - it builds on this module
+
+        return load(Path(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile to a file."""
+        from tailrace.profile.file import save  # noqa: PLC0415 - it builds on this module
+
+        save(self, Path(path))
 
     @property
     def backend(self) -> Backend:
