@@ -137,6 +137,23 @@ def _replay(result: dict[str, Any]) -> Iterator[Row]:
     yield "Replay source, one partition, every column", rate, "-"
 
 
+def _simulator(result: dict[str, Any]) -> Iterator[Row]:
+    for what, key in (("one queue", ""), ("three in a row", "_three_stages")):
+        ours = result["three_stages" if key else "single_queue"]
+        beside = f"{result[f'simpy{key}']:,} in SimPy, {result[f'ciw{key}']:,} in Ciw"
+        yield f"Simulator: customers per second, {what}", f"{ours:,}", beside
+
+
+def _validate(result: dict[str, Any]) -> Iterator[Row]:
+    runs = f"{result['predictions']} predictions of {result['configurations']} runs"
+    for what in ("mean", "p99"):
+        found = result[what]
+        error = f"{found['median_abs_error']:.1%}, 9 in 10 within {found['p90_abs_error']:.1%}"
+        yield f"Predicted {what} latency: median error over {runs}", error, "-"
+    worst = f"{result['saturation']['max_abs_error']:.1%}"
+    yield "Predicted saturation rate: largest error of all topologies", worst, "-"
+
+
 def _demo(result: dict[str, Any]) -> Iterator[Row]:
     plain = _shown(result["baseline"]) if "baseline" in result else {}
     for what, ours in _shown(result).items():
@@ -172,6 +189,8 @@ _ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
     "staircase": _staircase,
     "overhead": _overhead,
     "replay": _replay,
+    "simulator": _simulator,
+    "validate": _validate,
     "demo": _demo,
 }
 

@@ -223,6 +223,13 @@ def results() -> dict[str, dict[str, Any]]:
     batch = {**side(4.0), "batch_s": 60, "without_gaps": side(3.0)}
     run = {"bound_ms": 10.0, "asked": "auto", "ran": "realtime", "fulfilled_share": 1.0}
     run |= {"latency_ms": {"mean_ms": 8.0}, "cpu_seconds": 49.0}
+    speeds = {"single_queue": 20_000_000, "three_stages": 10_000_000, "simpy": 90_000}
+    speeds |= {"ciw": 40_000, "simpy_three_stages": 41_000, "ciw_three_stages": 17_000}
+    off = {"median_abs_error": 0.06, "p90_abs_error": 0.15}
+    validation = {"mean": off, "p99": off, "predictions": 500, "configurations": 48}
+    validation |= {"saturation": {"max_abs_error": 0.08}}
+    mean = {"exact": 2.0, "tailrace": 2.01, "simpy": 2.1, "ciw": 1.9}
+    speeds |= {"mean_ms": {"single_queue": mean, "three_stages": mean}}
     return {
         "realtime": {**realtime, "machine": MACHINE},
         "kafka": {"batches": [batch], "machine": MACHINE},
@@ -231,6 +238,8 @@ def results() -> dict[str, dict[str, Any]]:
         "batching": {**batching, "machine": MACHINE},
         "overhead": {"records_per_s": rates, "overhead_share": 0.02, "machine": MACHINE},
         "replay": {"records_per_s": {"all columns": 7_654_321}, "machine": MACHINE},
+        "simulator": {**speeds, "machine": MACHINE},
+        "validate": {**validation, "machine": MACHINE},
         "demo": {**demo(0.95), "baseline": demo(None)},
     }
 
@@ -245,7 +254,7 @@ def test_every_result_has_its_rows(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
     table = figures_script().figures(tmp_path)
     rows = [line for line in table.splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + 2 + 2 + (1 + 1 + 1 + 1) + 1 + 1 + 1 + 1 + 3
+    assert len(rows) == 2 + 2 + 2 + (1 + 1 + 1 + 1) + 1 + 1 + 1 + 1 + (2 + 3) + 3
     assert "p50 and p99 | 0.7 ms and 2.1 ms | 9 ms and 25 ms on other |" in table
     assert "450,000 records/s in Arrow steps, 150,000 in row steps | 31,000 on other |" in table
     assert "18 ms, kept in 100% of intervals, 55 CPU seconds a million records" in table
