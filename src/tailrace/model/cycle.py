@@ -141,7 +141,7 @@ class Cycle:
             slope = (self.duration_ms(2 * records) - here_ms) / records * rate / 1e3
             fixed_ms = here_ms - slope * records / rate * 1e3
             meeting_ms = fixed_ms / (1 - slope) if slope < 1 else 2 * cycle_ms
-            found_ms = max(self.interval_ms, meeting_ms)
+            found_ms = max(self.interval_ms, self.fixed_ms, meeting_ms)
             if abs(found_ms - cycle_ms) < 1e-3 * cycle_ms:
                 return found_ms
             cycle_ms = found_ms

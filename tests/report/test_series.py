@@ -1,0 +1,63 @@
+"""Rates from CSV files."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.errors import InputError
+from tailrace.report.series import read_series
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def written(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_times_may_be_seconds_or_dates_and_gaps_are_gaps(tmp_path: Path) -> None:
+    seconds = written(
+        tmp_path / "a.csv", "time,rate", "0,100", "60,1 k/s", "180,300", "240,", "300,5"
+    )
+    series = read_series(seconds)
+    assert series.step_ms == 60_000
+    assert series.rates_per_s[:2] == (100.0, 1_000.0)
+    assert [math.isnan(rate) for rate in series.rates_per_s] == [
+        False,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    dates = written(
+        tmp_path / "b.csv", "rate,time", *(f"{i},2026-01-01T00:0{i}:00" for i in range(5))
+    )
+    series = read_series(dates)
+    assert (series.step_ms, series.start_us) == (60_000, 1_767_225_600_000_000)
+    assert series.rates_per_s == (0.0, 1.0, 2.0, 3.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["time,load", "0,1"], "no columns"),
+        (["time,rate"], "no columns"),
+        (["time,rate", "0,1", "60,many"], "Line 3"),
+        (["time,rate", "noon,1"], "Line 2"),
+        (["time,rate", "60,1", "0,2", "120,3"], "do not rise"),
+        (["time,rate", "0,1", "60,2", "90,2", "200,3"], "not at equal steps"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, lines: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_series(written(tmp_path / "rates.csv", *lines))
+
+
+def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_series(tmp_path / "none.csv")
