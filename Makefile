@@ -38,6 +38,7 @@ bench: setup
 	$(BIN)/tailrace bench overhead --out bench/results/overhead.json
 	$(BIN)/tailrace bench replay --out bench/results/replay.json
 	$(BIN)/tailrace bench simulator --out bench/results/simulator.json
+	$(BIN)/tailrace bench predict --out bench/results/predict.json
 	$(BIN)/tailrace demo --json > bench/results/demo.json
 	$(BIN)/python docs/figures.py
 

@@ -144,6 +144,13 @@ def _simulator(result: dict[str, Any]) -> Iterator[Row]:
         yield f"Simulator: customers per second, {what}", f"{ours:,}", beside
 
 
+def _predict(result: dict[str, Any]) -> Iterator[Row]:
+    once = f"{result['predict_microbatch_ms']:g} and {result['predict_realtime_ms']:g} ms"
+    yield "A prediction with its p99, in micro-batch and real-time mode", once, "-"
+    for name, found in result["size"].items():
+        yield f"The cheapest of {found['plans']:,} plans, {name}", f"{found['ms']:,.0f} ms", "-"
+
+
 def _validate(result: dict[str, Any]) -> Iterator[Row]:
     runs = f"{result['predictions']} predictions of {result['configurations']} runs"
     for what in ("mean", "p99"):
@@ -190,6 +197,7 @@ _ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
     "overhead": _overhead,
     "replay": _replay,
     "simulator": _simulator,
+    "predict": _predict,
     "validate": _validate,
     "demo": _demo,
 }

@@ -225,6 +225,7 @@ def results() -> dict[str, dict[str, Any]]:
     run |= {"latency_ms": {"mean_ms": 8.0}, "cpu_seconds": 49.0}
     speeds = {"single_queue": 20_000_000, "three_stages": 10_000_000, "simpy": 90_000}
     speeds |= {"ciw": 40_000, "simpy_three_stages": 41_000, "ciw_three_stages": 17_000}
+    answers = {"predict_microbatch_ms": 1.2, "predict_realtime_ms": 3.4}
     off = {"median_abs_error": 0.06, "p90_abs_error": 0.15}
     validation = {"mean": off, "p99": off, "saturation": {"max_abs_error": 0.08}}
     counted = {"predictions": 500, "configurations": 48}
@@ -237,6 +238,7 @@ def results() -> dict[str, dict[str, Any]]:
         "batching": {**batching, "machine": MACHINE},
         "overhead": {"records_per_s": rates, "overhead_share": 0.02, "machine": MACHINE},
         "replay": {"records_per_s": {"all columns": 7_654_321}, "machine": MACHINE},
+        "predict": {**answers, "size": {"micro-batch": {"plans": 1_026, "ms": 800.0}}},
         "simulator": {**speeds, "mean_ms": {"single_queue": mean}, "machine": MACHINE},
         "validate": {**validation, **counted, "machine": MACHINE},
         "demo": {**demo(0.95), "baseline": demo(None)},
@@ -253,7 +255,7 @@ def test_every_result_has_its_rows(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
     table = figures_script().figures(tmp_path)
     rows = [line for line in table.splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + 2 + 2 + (1 + 1 + 1 + 1) + 1 + 1 + 1 + 1 + (2 + 3) + 3
+    assert len(rows) == 2 + 2 + 2 + (1 + 1 + 1 + 1) + 1 + 1 + 1 + 1 + (2 + 2 + 3) + 3
     assert "p50 and p99 | 0.7 ms and 2.1 ms | 9 ms and 25 ms on other |" in table
     assert "450,000 records/s in Arrow steps, 150,000 in row steps | 31,000 on other |" in table
     assert "18 ms, kept in 100% of intervals, 55 CPU seconds a million records" in table

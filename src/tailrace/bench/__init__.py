@@ -9,6 +9,7 @@ from tailrace.bench import (
     floor,
     kafka,
     overhead,
+    predict,
     realtime,
     replay,
     simulator,
@@ -38,4 +39,5 @@ benchmarks: dict[str, Benchmark] = {
     "overhead": overhead,
     "replay": replay,
     "simulator": simulator,
+    "predict": predict,
 }

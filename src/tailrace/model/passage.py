@@ -42,10 +42,7 @@ def real_time(profile: Profile, plan: Plan, loads: Loads, costs: HandOverCosts) 
         (h.model.highest_rate_per_s / h.rate_per_s for _, _, h in tasks if h.rate_per_s > 0),
         default=math.inf,
     )
-    used = math.fsum(
-        h.rate_per_s / 1e3 * h.model.cpu_per_record_ms(h.rate_per_s, h.lifetime_ms)
-        for _, _, h in tasks
-    )
+    used = _cores_used(profile, loads, costs, tasks)
     if loads.rate_per_s >= highest:
         return impossible(_too_much(tasks, loads, highest), utilisation, highest, used)
     parts = _parts(plan, loads, costs, tasks)
@@ -57,6 +54,21 @@ def real_time(profile: Profile, plan: Plan, loads: Loads, costs: HandOverCosts) 
         utilisation,
         window_wait_ms(profile, loads),
     )
+
+
+def _cores_used(profile: Profile, loads: Loads, costs: HandOverCosts, tasks: list[Task]) -> float:
+    """What hand-overs, their records, and the part of the steps that computes keep busy."""
+    handing_ms = math.fsum(
+        h.rate_per_s / h.model.records(h.rate_per_s, h.lifetime_ms) * h.model.fixed_ms
+        + h.rate_per_s * costs.per_record_ms
+        for _, _, h in tasks
+    )
+    steps = math.fsum(
+        float(busy.sum()) * profile.step(name).cpu_share
+        for load in loads.stages
+        for name, busy in load.busy.items()
+    )
+    return handing_ms / 1e3 + steps
 
 
 Task = tuple[str, int, HandOver]

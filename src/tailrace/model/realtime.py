@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -176,6 +177,7 @@ class HandOverModel:
             waits = Spread.of(ages, np.ones(gathered))
         return waits.later(self.service_ms(records))
 
+    @lru_cache(maxsize=256)  # noqa: B019 - of plain values, and no more than these
     def _queue(self, rate_per_s: float, lifetime_ms: float) -> _Queue:
         """How long Python is still busy when a lifetime has passed, for Poisson arrivals.
 

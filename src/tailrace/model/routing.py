@@ -377,7 +377,7 @@ def _routed(
     if isinstance(route, KeyHistogram):
         route = shares(route, partitions)
     table = np.tile(route.expected, (len(sent), 1)) if isinstance(route, Shares) else route
-    if table.shape != (len(sent), partitions) or not np.allclose(table.sum(axis=1), 1):
+    if table.shape != (len(sent), partitions) or np.abs(table.sum(axis=1) - 1).max() > 1e-6:
         raise InputError(
             f"The route from '{pair[0]}' to '{pair[1]}' is not a table of {len(sent)} by "
             f"{partitions} shares with rows that add up to 1: make it for these partitions."
@@ -386,6 +386,8 @@ def _routed(
 
 
 def _side_by_side(sent: Mapping[str, Floats]) -> dict[str, Floats]:
+    if len(sent) == 1:
+        return dict(sent)
     whole = sum(map(len, sent.values()))
     placed: dict[str, Floats] = {}
     at = 0
