@@ -81,7 +81,7 @@ def profiled(plan: Plan, rate: float, slots: int = 4) -> Profile:
     for batch in batches:
         recording.add_batch(batch)
         for interval in intervals.add(batch):
-            recording.add_interval(interval, plan)
+            recording.add_interval(interval, plan, interval.latencies_ms())
     profile = recording.profile("line")
     assert profile is not None
     return profile

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.plan import Plan
-from tailrace.profile.batch import BatchMeasure, StepMeasure
+from tailrace.profile.batch import MOST_KEYS, BatchMeasure, StepMeasure
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
 
@@ -213,3 +213,15 @@ def test_partitions_merge_into_the_measure_of_all_their_records(
         assert merged.service_ms.mean == pytest.approx(every[:, 0].mean())
         assert merged.entered_ms == pytest.approx(every[:, 1].mean())
         assert merged.left_ms == pytest.approx((every[:, 1] + every[:, 2]).mean())
+
+
+def test_keys_do_not_pile_up_however_many_there_are() -> None:
+    parts = [
+        StepMeasure(100, keys={"hot": 50.0, **{f"{part}-{i}": 1.0 for i in range(50)}})
+        for part in range(200)
+    ]
+    whole = StepMeasure.merged(parts)
+    assert len(whole.keys) <= MOST_KEYS
+    assert whole.keys["hot"] == 50 * 200
+    few = StepMeasure.merged([StepMeasure(3, keys={"a": 1.0, "b": 2.0})] * 10)
+    assert few.keys == {"a": 10.0, "b": 20.0}

@@ -21,15 +21,13 @@ import scala.Option;
 public final class Arrivals extends AccumulatorV2<Long, String> {
   private static final long serialVersionUID = 1L;
 
-  private final double smallestMs;
-  private final double logGamma;
+  private final Ages.Scale scale;
   private long referenceUs;
   private Map<Integer, Task> tasks = new TreeMap<>();
   private transient Task current;
 
-  private Arrivals(double smallestMs, double logGamma) {
-    this.smallestMs = smallestMs;
-    this.logGamma = logGamma;
+  private Arrivals(Ages.Scale scale) {
+    this.scale = scale;
   }
 
   /**
@@ -39,7 +37,7 @@ public final class Arrivals extends AccumulatorV2<Long, String> {
    * @param gamma the ratio of the ends of neighbouring bins
    */
   public static Arrivals create(SparkContext context, double smallestMs, double gamma) {
-    Arrivals arrivals = new Arrivals(smallestMs, Math.log(gamma));
+    Arrivals arrivals = new Arrivals(new Ages.Scale(smallestMs, gamma));
     arrivals.register(context, Option.empty(), false);
     return arrivals;
   }
@@ -65,13 +63,11 @@ public final class Arrivals extends AccumulatorV2<Long, String> {
 
   private void count(long arrivedUs) {
     if (current == null) {
-      current = new Task();
+      current = new Task(new Ages(scale));
       TaskContext context = TaskContext.get();
       tasks.put(context == null ? 0 : context.partitionId(), current);
     }
-    double ageMs = Math.max(0.0, (referenceUs - arrivedUs) / 1e3);
-    double ratio = Math.max(1.0, ageMs / smallestMs);
-    current.add(ageMs, (int) Math.ceil(Math.log(ratio) / logGamma - 1e-9));
+    current.ages.add(Math.max(0, referenceUs - arrivedUs));
   }
 
   @Override
@@ -86,7 +82,7 @@ public final class Arrivals extends AccumulatorV2<Long, String> {
 
   @Override
   public AccumulatorV2<Long, String> copy() {
-    Arrivals copy = new Arrivals(smallestMs, logGamma);
+    Arrivals copy = new Arrivals(scale);
     copy.referenceUs = referenceUs;
     copy.tasks = new TreeMap<>(tasks);
     return copy;
@@ -115,30 +111,16 @@ public final class Arrivals extends AccumulatorV2<Long, String> {
   private static final class Task implements java.io.Serializable {
     private static final long serialVersionUID = 1L;
     private final long startedUs = tailrace.Clock.nowUs();
-    private long[] bins = new long[256];
-    private long count;
-    private double mean;
-    private double m2;
+    private final Ages ages;
 
-    private void add(double ageMs, int bin) {
-      count++;
-      double delta = ageMs - mean;
-      mean += delta / count;
-      m2 += delta * (ageMs - mean);
-      if (bin >= bins.length) {
-        bins = java.util.Arrays.copyOf(bins, Math.max(bin + 1, 2 * bins.length));
-      }
-      bins[bin]++;
+    Task(Ages ages) {
+      this.ages = ages;
     }
 
     private void print(StringBuilder text) {
-      text.append(startedUs).append(' ').append(count).append(' ').append(mean).append(' ');
-      text.append(m2);
-      for (int bin = 0; bin < bins.length; bin++) {
-        if (bins[bin] > 0) {
-          text.append(' ').append(bin).append(':').append(bins[bin]);
-        }
-      }
+      text.append(startedUs).append(' ').append(ages.count()).append(' ').append(ages.meanMs());
+      text.append(' ').append(ages.m2()).append(' ');
+      ages.print(text, "", ":", " ");
       text.append('\n');
     }
   }

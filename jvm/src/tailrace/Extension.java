@@ -3,6 +3,8 @@ package tailrace;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.execution.ColumnarRule;
+import org.apache.spark.sql.execution.ColumnarToRowExec;
+import org.apache.spark.sql.execution.FilterExec;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.datasources.v2.RealTimeStreamScanExec;
 import org.apache.spark.sql.execution.python.MapInArrowExec;
@@ -23,7 +25,7 @@ public final class Extension extends AbstractFunction1<SparkSessionExtensions, B
 
   private static final class Rules extends ColumnarRule {
     @Override
-    public Rule<SparkPlan> preColumnarTransitions() {
+    public Rule<SparkPlan> postColumnarTransitions() {
       return new Rule<>() {
         @Override
         public SparkPlan apply(SparkPlan plan) {
@@ -40,6 +42,16 @@ public final class Extension extends AbstractFunction1<SparkSessionExtensions, B
 
   private static SparkPlan replaced(SparkPlan plan) {
     SparkPlan below = plan.mapChildren(Extension::replaced);
-    return below instanceof MapInArrowExec map && HandOver.isChain(map) ? new HandOver(map) : below;
+    if (below instanceof MapInArrowExec map && HandOver.isChain(map)) {
+      return new ColumnarToRowExec(HandOver.of(map));
+    }
+    if (below instanceof FilterExec filter
+        && filter.child() instanceof ColumnarToRowExec rows
+        && rows.child() instanceof HandOver last) {
+      return Passage.in(filter.condition())
+          .<SparkPlan>map(passage -> new ColumnarToRowExec(last.seenBy(passage)))
+          .orElse(below);
+    }
+    return below;
   }
 }

@@ -1,23 +1,41 @@
 package tailrace;
 
+import java.io.BufferedInputStream;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.channels.Channels;
 import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.arrow.vector.ValueVector;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.complex.StructVector;
+import org.apache.arrow.vector.ipc.ArrowStreamWriter;
+import org.apache.arrow.vector.ipc.WriteChannel;
+import org.apache.arrow.vector.ipc.message.ArrowRecordBatch;
+import org.apache.arrow.vector.ipc.message.MessageSerializer;
+import org.apache.arrow.vector.types.pojo.Field;
+import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
+import org.apache.spark.api.python.BasePythonRunner;
 import org.apache.spark.api.python.ChainedPythonFunctions;
+import org.apache.spark.api.python.PythonWorker;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeSet;
-import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.PythonUDF;
-import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.metric.SQLMetric;
 import org.apache.spark.sql.execution.python.ArrowPythonRunner;
+import org.apache.spark.sql.execution.python.BaseArrowPythonRunner;
 import org.apache.spark.sql.execution.python.MapInArrowExec;
+import org.apache.spark.sql.execution.python.PythonUDFRunner;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
-import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import scala.Option;
 import scala.Tuple2;
@@ -43,9 +61,20 @@ final class HandOver extends SparkPlan {
   private static final String CHAIN = "tailrace:";
 
   private final MapInArrowExec original;
+  private final Passage passage;
 
-  HandOver(MapInArrowExec original) {
+  private HandOver(MapInArrowExec original, Passage passage) {
     this.original = original;
+    this.passage = passage;
+  }
+
+  static HandOver of(MapInArrowExec original) {
+    return new HandOver(original, null);
+  }
+
+  /** The same with somebody who sees the records that leave it. */
+  HandOver seenBy(Passage passage) {
+    return new HandOver(original, passage);
   }
 
   static boolean isChain(MapInArrowExec map) {
@@ -57,10 +86,24 @@ final class HandOver extends SparkPlan {
   }
 
   @Override
+  public boolean supportsColumnar() {
+    return true;
+  }
+
+  @Override
   public RDD<InternalRow> doExecute() {
-    RDD<InternalRow> input = original.child().execute();
+    throw new UnsupportedOperationException("A hand-over gives columns.");
+  }
+
+  @Override
+  public RDD<ColumnarBatch> doExecuteColumnar() {
+    RDD<InternalRow> input = Intake.source(original.child()).execute();
     return input.mapPartitionsWithIndexInternal(
-        new Run(original, chain()), false, false, false, ClassTag$.MODULE$.apply(InternalRow.class));
+        new Run(original, chain(), passage),
+        false,
+        false,
+        false,
+        ClassTag$.MODULE$.apply(ColumnarBatch.class));
   }
 
   @Override
@@ -90,7 +133,7 @@ final class HandOver extends SparkPlan {
 
   @Override
   public SparkPlan withNewChildrenInternal(IndexedSeq<SparkPlan> children) {
-    return new HandOver((MapInArrowExec) original.withNewChildren(children));
+    return new HandOver((MapInArrowExec) original.withNewChildren(children), passage);
   }
 
   @Override
@@ -120,28 +163,32 @@ final class HandOver extends SparkPlan {
 
   /** What a task does; all that it needs travels with it. */
   private static final class Run
-      extends AbstractFunction2<Object, Iterator<InternalRow>, Iterator<InternalRow>>
+      extends AbstractFunction2<Object, Iterator<InternalRow>, Iterator<ColumnarBatch>>
       implements java.io.Serializable {
     private static final long serialVersionUID = 1L;
 
     private final Lifetime lifetime;
+    private final Passage passage;
     private final Seq<Tuple2<ChainedPythonFunctions, Object>> functions;
     private final int evalType;
     private final StructType input;
-    private final Seq<Attribute> output;
+    private final Intake intake;
+    private final int tag;
     private final String timeZone;
     private final boolean largeTypes;
     private final Map<String, String> settings;
     private final Map<String, SQLMetric> metrics;
 
-    Run(MapInArrowExec original, String chain) {
+    Run(MapInArrowExec original, String chain, Passage passage) {
       PythonUDF udf = (PythonUDF) original.func();
       ChainedPythonFunctions function = new ChainedPythonFunctions(listed(udf.func()));
       lifetime = Lifetime.of(chain);
+      this.passage = passage;
       functions = listed(new Tuple2<>(function, udf.resultId().id()));
       evalType = original.pythonEvalType();
       input = original.child().schema();
-      output = original.output();
+      intake = Intake.of(original.child());
+      tag = Arrays.asList(original.schema().fieldNames()).indexOf(Tag.NAME);
       timeZone = original.conf().sessionLocalTimeZone();
       largeTypes = original.conf().arrowUseLargeVarTypes();
       settings = ArrowPythonRunner.getPythonRunnerConfMap(original.conf());
@@ -149,26 +196,43 @@ final class HandOver extends SparkPlan {
     }
 
     @Override
-    public Iterator<InternalRow> apply(Object index, Iterator<InternalRow> records) {
+    @SuppressWarnings("unchecked") // the runner's results are what it deserialises
+    public Iterator<ColumnarBatch> apply(Object index, Iterator<InternalRow> records) {
       TaskContext context = TaskContext.get();
-      OpenBatch batches = new OpenBatch(records, input, lifetime, context);
-      Iterator<ColumnarBatch> results =
-          new Unbuffered(this).compute(batches, context.partitionId(), context);
+      Unbuffered runner = new Unbuffered(this);
+      OpenBatch batches = new OpenBatch(records, intake, runner.fields(), lifetime, context);
+      Iterator<ColumnarBatch> results = runner.compute(batches, context.partitionId(), context);
       batches.start();
-      return new Rows(results, output, batches);
+      return new Returned(results, batches, tag, passage == null ? null : passage.task(context));
     }
   }
 
   /** Sends and receives at the same time, and nothing stays in a buffer. */
-  @SuppressWarnings("unchecked") // Scala's types say more than Java's
-  private static final class Unbuffered extends ArrowPythonRunner {
+  @SuppressWarnings({"rawtypes", "unchecked"}) // Scala's types say more than Java's
+  private static final class Unbuffered extends BaseArrowPythonRunner {
+    /** The size of what is to be sent from which on it is sent at once: whatever there is. */
     private static final int NO_BUFFER = 8;
+
+    private static final int RECEIVED = 1 << 17;
+
+    /** What tells a worker that it is one of ours. */
+    private static final String WORKER = "TAILRACE_HAND_OVER";
+
+    private static final int[][] ARGUMENTS = {{0}};
+
+    private final Run task;
 
     Unbuffered(Run task) {
       super(
-          task.functions, task.evalType, new int[][] {{0}},
-          new StructType().add("struct", task.input), task.timeZone, task.largeTypes,
-          task.settings, task.metrics, Option.empty(), Option.empty());
+          task.functions, task.evalType, ARGUMENTS, new StructType().add("struct", task.input),
+          task.timeZone, task.largeTypes, task.metrics, Option.empty(), Option.empty());
+      this.task = task;
+      envVars().put(WORKER, "1");
+    }
+
+    /** The columns that Python gets, inside the one struct. */
+    List<Field> fields() {
+      return root().getSchema().getFields().get(0).getChildren();
     }
 
     @Override
@@ -180,6 +244,47 @@ final class HandOver extends SparkPlan {
     public int bufferSize() {
       return NO_BUFFER;
     }
+
+    @Override
+    public Map<String, String> runnerConf() {
+      return (Map) super.runnerConf().concat(task.settings);
+    }
+
+    @Override
+    public void writeUDF(DataOutputStream out) {
+      PythonUDFRunner.writeUDFs(out, task.functions, ARGUMENTS);
+    }
+
+    @Override
+    public boolean writeNextBatchToArrowStream(
+        VectorSchemaRoot root, ArrowStreamWriter writer, DataOutputStream out, Iterator pages) {
+      if (!pages.hasNext()) {
+        close();
+        return false;
+      }
+      int before = out.size();
+      try (ArrowRecordBatch batch = ((Page) pages.next()).batch()) {
+        MessageSerializer.serialize(new WriteChannel(Channels.newChannel(out)), batch);
+      } catch (IOException error) {
+        throw new UncheckedIOException(error);
+      }
+      task.metrics.apply("pythonDataSent").add(out.size() - before);
+      return true;
+    }
+
+    @Override
+    public Iterator newReaderIterator(
+        DataInputStream stream, BasePythonRunner.Writer writer, long started, SparkEnv env,
+        PythonWorker worker, Option handle, AtomicBoolean released, TaskContext context) {
+      DataInputStream input = new DataInputStream(new BufferedInputStream(stream, RECEIVED));
+      return super.newReaderIterator(
+          input, writer, started, env, worker, handle, released, context);
+    }
+
+    @Override
+    public Object deserializeColumnarBatch(ColumnarBatch batch, StructType schema) {
+      return batch;
+    }
   }
 
   @SuppressWarnings("deprecation") // the replacement is Scala's own and not for Java
@@ -187,50 +292,55 @@ final class HandOver extends SparkPlan {
     return JavaConverters.asScalaBuffer(Arrays.asList(only)).toList();
   }
 
-  /** The rows of the batches that come back. */
-  private static final class Rows extends AbstractIterator<InternalRow> {
-    private final Iterator<ColumnarBatch> batches;
+  /** The batches that come back, and when each of them has been dealt with. */
+  private static final class Returned extends AbstractIterator<ColumnarBatch> {
+    private final Iterator<ColumnarBatch> results;
     private final OpenBatch origin;
-    private final int columns;
-    private final UnsafeProjection projection;
-    private java.util.Iterator<InternalRow> rows = java.util.Collections.emptyIterator();
+    private final int tag;
+    private final Passage.Task passage;
+    private ValueVector struct;
+    private Lent[] columns;
+    private ColumnarBatch given;
+    private long givenUs;
 
-    @SuppressWarnings("unchecked") // an attribute is an expression
-    Rows(Iterator<ColumnarBatch> batches, Seq<Attribute> output, OpenBatch origin) {
-      this.batches = batches;
+    Returned(Iterator<ColumnarBatch> results, OpenBatch origin, int tag, Passage.Task passage) {
+      this.results = results;
       this.origin = origin;
-      columns = output.size();
-      projection = UnsafeProjection.create((Seq<Expression>) (Seq<?>) output, output);
+      this.tag = tag;
+      this.passage = passage;
     }
 
     @Override
     public boolean hasNext() {
-      while (!rows.hasNext()) {
-        if (!batches.hasNext()) {
-          return false;
-        }
-        rows = flattened(batches.next()).rowIterator();
-        origin.returned();
+      if (given != null && passage != null) {
+        passage.see(tag < 0 ? null : columns[tag], given.numRows(), givenUs);
       }
-      return true;
-    }
-
-    /** Python returns one column, a struct of all columns. */
-    private ColumnarBatch flattened(ColumnarBatch batch) {
-      ArrowColumnVector struct = (ArrowColumnVector) batch.column(0);
-      ColumnVector[] vectors = new ColumnVector[columns];
-      for (int column = 0; column < columns; column++) {
-        vectors[column] = struct.getChild(column);
-      }
-      return new ColumnarBatch(vectors, batch.numRows());
+      given = null;
+      return results.hasNext();
     }
 
     @Override
-    public InternalRow next() {
-      if (!hasNext()) {
-        throw new java.util.NoSuchElementException();
+    public ColumnarBatch next() {
+      ColumnarBatch batch = results.next();
+      origin.returned();
+      given = flattened(batch);
+      givenUs = passage == null ? 0 : Clock.nowUs();
+      return given;
+    }
+
+    /** Python returns one column, a struct of all columns, in the same vectors again and again. */
+    private ColumnarBatch flattened(ColumnarBatch batch) {
+      ValueVector vector = ((ArrowColumnVector) batch.column(0)).getValueVector();
+      if (vector != struct) {
+        struct = vector;
+        columns =
+            ((StructVector) vector)
+                .getChildrenFromFields().stream().map(Lent::new).toArray(Lent[]::new);
       }
-      return projection.apply(rows.next());
+      for (Lent column : columns) {
+        column.look();
+      }
+      return new ColumnarBatch(columns, batch.numRows());
     }
   }
 }

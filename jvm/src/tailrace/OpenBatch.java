@@ -1,15 +1,17 @@
 package tailrace;
 
-import java.util.ArrayList;
+import java.util.ArrayDeque;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.BooleanSupplier;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.types.pojo.Field;
 import org.apache.spark.TaskContext;
 import org.apache.spark.TaskContext$;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
-import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
-import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
-import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.util.TaskCompletionListener;
 import org.apache.spark.util.UninterruptibleThread;
 import scala.collection.AbstractIterator;
@@ -24,44 +26,74 @@ import scala.collection.Iterator;
  * long, if the chain wants to know how time passes. While Python is busy nobody asks, and
  * records gather: so batches grow with the load by themselves, up to the most that one may hold,
  * where the collecting thread waits and the source feels it.
+ *
+ * <p>There are two pages: records enter one while the other is sent.
  */
-final class OpenBatch extends AbstractIterator<Iterator<InternalRow>> {
-  /** The most records of a batch: enough that the fixed cost of sending one no longer counts. */
-  static final int MOST = 2_000;
+final class OpenBatch extends AbstractIterator<Page> {
+  /** The most records of a batch, unless Python goes through more of them in {@link #FULL_NS}. */
+  private static final int MOST = 2_000;
+
+  /** A batch that keeps Python busy for so long is full: its fixed cost no longer counts. */
+  private static final long FULL_NS = 5_000_000;
+
+  /** The most that a batch may hold in any case. */
+  private static final long MOST_BYTES = Integer.getInteger("tailrace.page", 1 << 20);
 
   /** Batches that may be under way: one that Python works on, and one for it to go on with. */
   private static final int WINDOW = Integer.getInteger("tailrace.window", 2);
 
-  /** The column, last of the input, that is stamped when a record enters the open batch. */
-  static final String STAMP = "_tailrace_read";
-
   private final Iterator<InternalRow> records;
   private final Lifetime lifetime;
   private final TaskContext context;
-  private final UnsafeProjection projection;
-  private final int stamp;
+  private final BufferAllocator allocator;
   private final UninterruptibleThread collector;
 
+  /** Held while a record enters the open page, or the page is taken away: some nanoseconds. */
+  private final AtomicInteger busy = new AtomicInteger();
+
+  private Page open;
+  private Page sent;
+  private long openedNanos;
+  private volatile long most = MOST;
+
+  /** For those who wait. */
   private final ReentrantLock lock = new ReentrantLock();
+
   private final Condition changed = lock.newCondition();
   private final Condition emptied = lock.newCondition();
-  private ArrayList<InternalRow> open = new ArrayList<>();
-  private long openedNanos;
-  private int underWay;
+  private final ArrayDeque<Sent> underWay = new ArrayDeque<>();
+  private long returnedNanos;
   private boolean ended;
   private Throwable failure;
 
+  /** A batch that Python has, or will have next. */
+  private record Sent(int records, long nanos) {}
+
+  /** {@code fields} are the columns that come of the records. */
   OpenBatch(
-      Iterator<InternalRow> records, StructType schema, Lifetime lifetime, TaskContext context) {
+      Iterator<InternalRow> records,
+      Intake intake,
+      List<Field> fields,
+      Lifetime lifetime,
+      TaskContext context) {
     this.records = records;
     this.lifetime = lifetime;
     this.context = context;
-    projection = UnsafeProjection.create(schema);
-    int last = schema.length() - 1;
-    stamp = last >= 0 && schema.fields()[last].name().equals(STAMP) ? last : -1;
+    allocator = ArrowUtils.rootAllocator().newChildAllocator("open batch", 0, Long.MAX_VALUE);
+    Intake.Taker taker = intake.taker(fields, context.partitionId());
+    open = new Page(taker, fields, allocator);
+    sent = new Page(taker, fields, allocator);
+    // Listeners are called in reverse: by then, neither the collector nor the sender is there.
+    context.addTaskCompletionListener((TaskCompletionListener) done -> free());
     collector = new UninterruptibleThread(this::collect, "tailrace-collector");
     collector.setDaemon(true);
     lifetime.arrive();
+  }
+
+  private void free() {
+    open.close();
+    sent.close();
+    allocator.close();
   }
 
   /** Begins to collect; the task does not end before the collector has. */
@@ -86,12 +118,14 @@ final class OpenBatch extends AbstractIterator<Iterator<InternalRow>> {
     }
   }
 
+  // --- the collector ---------------------------------------------------------------------------
+
   private void collect() {
     TaskContext$.MODULE$.setTaskContext(context);
     Throwable cause = null;
     try {
       while (!Thread.currentThread().isInterrupted() && records.hasNext()) {
-        add(kept(records.next()));
+        add(records.next());
       }
     } catch (InterruptedException stopped) {
       Thread.currentThread().interrupt();
@@ -103,27 +137,49 @@ final class OpenBatch extends AbstractIterator<Iterator<InternalRow>> {
     }
   }
 
-  /** A copy of a row that the operators below will use again. */
-  private InternalRow kept(InternalRow row) {
-    UnsafeRow copy = row instanceof UnsafeRow unsafe ? unsafe.copy() : projection.apply(row).copy();
-    if (stamp >= 0) {
-      copy.setLong(stamp, Clock.nowUs());
+  private void add(InternalRow row) throws InterruptedException {
+    while (!enters(row)) {
+      awaitRoom();
     }
-    return new GenericInternalRow(new Object[] {copy});
   }
 
-  private void add(InternalRow row) throws InterruptedException {
-    lock.lockInterruptibly();
+  /** Puts a record on the open page, unless that is full. */
+  private boolean enters(InternalRow row) {
+    boolean matters;
+    hold();
     try {
-      while (open.size() >= MOST) {
-        emptied.await();
+      if (isFull()) {
+        return false;
       }
       open.add(row);
-      if (open.size() == 1) {
+      boolean first = open.records() == 1;
+      if (first) {
         openedNanos = System.nanoTime();
-        changed.signal();
-      } else if (open.size() == MOST) {
-        changed.signal();
+      }
+      matters = first || isFull();
+    } finally {
+      letGo();
+    }
+    if (matters) {
+      signal();
+    }
+    return true;
+  }
+
+  private void signal() {
+    lock.lock();
+    try {
+      changed.signal();
+    } finally {
+      lock.unlock();
+    }
+  }
+
+  private void awaitRoom() throws InterruptedException {
+    lock.lockInterruptibly();
+    try {
+      while (now(this::isFull)) {
+        emptied.await();
       }
     } finally {
       lock.unlock();
@@ -141,18 +197,50 @@ final class OpenBatch extends AbstractIterator<Iterator<InternalRow>> {
     }
   }
 
+  // --- the open page ---------------------------------------------------------------------------
+
+  private void hold() {
+    while (!busy.compareAndSet(0, 1)) {
+      Thread.yield();
+    }
+  }
+
+  private void letGo() {
+    busy.lazySet(0);
+  }
+
+  /** Whether something is true of the open page, which may change as soon as this returns. */
+  private boolean now(BooleanSupplier question) {
+    hold();
+    try {
+      return question.getAsBoolean();
+    } finally {
+      letGo();
+    }
+  }
+
+  private boolean hasNone() {
+    return open.records() == 0;
+  }
+
+  private boolean isFull() {
+    return open.records() >= most || open.bytes() >= MOST_BYTES;
+  }
+
+  // --- whoever sends to Python -----------------------------------------------------------------
+
   @Override
   public boolean hasNext() {
     lock.lock();
     try {
       boolean ticked = false;
-      while (open.isEmpty() && !ended && !ticked) {
+      while (now(this::hasNone) && !ended && !ticked) {
         ticked = changed.awaitNanos(lifetime.tickNanos()) <= 0;
       }
       if (failure != null) {
         throwAsIs(failure);
       }
-      return ticked || !open.isEmpty();
+      return ticked || !now(this::hasNone);
     } catch (InterruptedException stopped) {
       throwAsIs(stopped);
       return false;
@@ -161,16 +249,16 @@ final class OpenBatch extends AbstractIterator<Iterator<InternalRow>> {
     }
   }
 
+  /** The page is the caller's until it asks for the next one. */
   @Override
-  public Iterator<InternalRow> next() {
+  public Page next() {
     lock.lock();
     try {
       waitUntilDue();
-      ArrayList<InternalRow> batch = open;
-      underWay++;
-      open = new ArrayList<>(Math.min(MOST, 2 * batch.size()));
+      turnOver();
+      underWay.add(new Sent(sent.records(), System.nanoTime()));
       emptied.signal();
-      return new Rows(batch);
+      return sent;
     } catch (InterruptedException stopped) {
       throwAsIs(stopped);
       return null;
@@ -179,22 +267,11 @@ final class OpenBatch extends AbstractIterator<Iterator<InternalRow>> {
     }
   }
 
-  /** Says that the results of a batch have come back. */
-  void returned() {
-    lock.lock();
-    try {
-      underWay--;
-      changed.signal();
-    } finally {
-      lock.unlock();
-    }
-  }
-
   private void waitUntilDue() throws InterruptedException {
-    while (underWay >= WINDOW) {
+    while (underWay.size() >= WINDOW) {
       changed.await();
     }
-    while (open.size() < MOST && !ended) {
+    while (!now(this::isFull) && !ended) {
       long left = openedNanos + lifetime.nanos() - System.nanoTime();
       if (left <= 0) {
         return;
@@ -203,28 +280,36 @@ final class OpenBatch extends AbstractIterator<Iterator<InternalRow>> {
     }
   }
 
+  private void turnOver() {
+    sent.clear();
+    hold();
+    Page full = open;
+    open = sent;
+    sent = full;
+    letGo();
+  }
+
+  /** Says that the results of a batch have come back, from which follows how many are enough. */
+  void returned() {
+    lock.lock();
+    try {
+      Sent back = underWay.poll();
+      if (back == null) {
+        return; // what timers made at the end came of no batch
+      }
+      long now = System.nanoTime();
+      long took = now - Math.max(back.nanos, returnedNanos);
+      returnedNanos = now;
+      most = Math.max(MOST, back.records * FULL_NS / Math.max(1, took));
+      changed.signal();
+    } finally {
+      lock.unlock();
+    }
+  }
+
   /** Spark's iterators declare no exceptions, and its runner wants the original one. */
   @SuppressWarnings("unchecked")
   private static <T extends Throwable> void throwAsIs(Throwable error) throws T {
     throw (T) error;
-  }
-
-  private static final class Rows extends AbstractIterator<InternalRow> {
-    private final ArrayList<InternalRow> rows;
-    private int next;
-
-    Rows(ArrayList<InternalRow> rows) {
-      this.rows = rows;
-    }
-
-    @Override
-    public boolean hasNext() {
-      return next < rows.size();
-    }
-
-    @Override
-    public InternalRow next() {
-      return rows.get(next++);
-    }
   }
 }

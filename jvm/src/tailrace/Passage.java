@@ -7,14 +7,21 @@ import java.net.DatagramPacket;
 import java.net.DatagramSocket;
 import java.net.InetAddress;
 import java.nio.charset.StandardCharsets;
-import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.spark.TaskContext;
-import org.apache.spark.sql.api.java.UDF1;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.ScalaUDF;
+import org.apache.spark.sql.expressions.SparkUserDefinedFunction$;
 import org.apache.spark.sql.expressions.UserDefinedFunction;
-import org.apache.spark.sql.functions;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.util.TaskCompletionListener;
+import scala.Option;
+import scala.collection.JavaConverters;
+import scala.collection.immutable.Seq;
+import scala.runtime.AbstractFunction1;
 
 /**
  * Sees records pass the end of a flow in real-time mode, and tells the driver while the batch is
@@ -23,7 +30,7 @@ import org.apache.spark.util.TaskCompletionListener;
  * <p>It speaks in datagrams, which never hold a record up: what is not heard is lost, and the
  * numbers that they bear show how much.
  */
-public final class Passage implements UDF1<Long, Boolean>, Serializable {
+public final class Passage extends AbstractFunction1<Object, Object> implements Serializable {
   private static final long serialVersionUID = 1L;
   private static final long EVERY_US = 200_000;
   private static final String BATCH = "streaming.sql.batchId";
@@ -33,18 +40,15 @@ public final class Passage implements UDF1<Long, Boolean>, Serializable {
   private final int port;
   private final String token;
   private final String sink;
-  private final double smallestMs;
-  private final double logGamma;
+  private final Ages.Scale scale;
   private transient ThreadLocal<Task> tasks;
 
-  private Passage(
-      String host, int port, String token, String sink, double smallestMs, double gamma) {
+  private Passage(String host, int port, String token, String sink, Ages.Scale scale) {
     this.host = host;
     this.port = port;
     this.token = token;
     this.sink = sink;
-    this.smallestMs = smallestMs;
-    logGamma = Math.log(gamma);
+    this.scale = scale;
   }
 
   /**
@@ -57,12 +61,27 @@ public final class Passage implements UDF1<Long, Boolean>, Serializable {
    */
   public static UserDefinedFunction filter(
       String host, int port, String token, String sink, double smallestMs, double gamma) {
-    Passage passage = new Passage(host, port, token, sink, smallestMs, gamma);
-    return functions.udf(passage, DataTypes.BooleanType).asNondeterministic();
+    Passage passage = new Passage(host, port, token, sink, new Ages.Scale(smallestMs, gamma));
+    return SparkUserDefinedFunction$.MODULE$.apply(
+            passage, DataTypes.BooleanType, listed(Option.empty()), Option.empty(),
+            Option.empty(), true, false);
   }
 
+  /** The one that a condition is, if it is one and nothing else. */
+  static Optional<Passage> in(Expression condition) {
+    return condition instanceof ScalaUDF udf && udf.function() instanceof Passage passage
+        ? Optional.of(passage)
+        : Optional.empty();
+  }
+
+  /** Begins to watch a task; it ends by itself. */
+  Task task(TaskContext context) {
+    return new Task(context);
+  }
+
+  /** Sees one record, where Spark has operators of its own between the last step and the end. */
   @Override
-  public Boolean call(Long arrivedUs) {
+  public Object apply(Object arrivedUs) {
     if (tasks == null) {
       tasks = new ThreadLocal<>();
     }
@@ -72,22 +91,18 @@ public final class Passage implements UDF1<Long, Boolean>, Serializable {
       task = new Task(context);
       tasks.set(task);
     }
-    task.see(arrivedUs);
+    task.see((Long) arrivedUs);
     return Boolean.TRUE;
   }
 
   /** What one task saw since it last spoke. */
-  private final class Task {
+  final class Task {
     private final TaskContext context;
     private final String name = "jvm-" + ProcessHandle.current().pid() + "-"
         + SPEAKERS.incrementAndGet();
     private final DatagramSocket socket;
     private final InetAddress address;
-    private long[] bins = new long[1024];
-    private int highest = -1;
-    private long count;
-    private double mean;
-    private double m2;
+    private final Ages ages = new Ages(scale);
     private long firstUs;
     private long lastUs;
     private long spokeUs = Clock.nowUs();
@@ -106,21 +121,32 @@ public final class Passage implements UDF1<Long, Boolean>, Serializable {
 
     private void see(Long arrivedUs) {
       long nowUs = Clock.nowUs();
-      double ageMs = arrivedUs == null ? 0.0 : Math.max(0.0, (nowUs - arrivedUs) / 1e3);
-      if (count == 0) {
-        firstUs = nowUs;
-      }
+      firstUs = ages.count() == 0 ? nowUs : firstUs;
       lastUs = nowUs;
-      count++;
-      double delta = ageMs - mean;
-      mean += delta / count;
-      m2 += delta * (ageMs - mean);
-      int bin = (int) Math.ceil(Math.log(Math.max(1.0, ageMs / smallestMs)) / logGamma - 1e-9);
-      if (bin >= bins.length) {
-        bins = Arrays.copyOf(bins, Math.max(bin + 1, 2 * bins.length));
+      ages.add(arrivedUs == null ? 0 : Math.max(0, nowUs - arrivedUs));
+      speakIfDue(nowUs);
+    }
+
+    /**
+     * Sees the records of a batch that has passed since a moment; they passed one after the other,
+     * and each took its share of the time.
+     *
+     * @param tags when each had arrived, or null if nobody knows
+     */
+    void see(ColumnVector tags, int records, long sinceUs) {
+      long nowUs = Clock.nowUs();
+      firstUs = ages.count() == 0 ? sinceUs : firstUs;
+      lastUs = nowUs;
+      double eachUs = (double) (nowUs - sinceUs) / records;
+      for (int record = 0; record < records; record++) {
+        boolean known = tags != null && !tags.isNullAt(record);
+        long passedUs = sinceUs + (long) (record * eachUs);
+        ages.add(known ? Math.max(0, passedUs - tags.getLong(record)) : 0);
       }
-      bins[bin]++;
-      highest = Math.max(highest, bin);
+      speakIfDue(nowUs);
+    }
+
+    private void speakIfDue(long nowUs) {
       if (nowUs - spokeUs >= EVERY_US) {
         speak(nowUs);
       }
@@ -133,7 +159,7 @@ public final class Passage implements UDF1<Long, Boolean>, Serializable {
 
     private void speak(long nowUs) {
       spokeUs = nowUs;
-      if (count == 0) {
+      if (ages.count() == 0) {
         return;
       }
       byte[] said = message().getBytes(StandardCharsets.UTF_8);
@@ -142,11 +168,7 @@ public final class Passage implements UDF1<Long, Boolean>, Serializable {
       } catch (IOException unheard) {
         // the next number will show that one is missing
       }
-      Arrays.fill(bins, 0, highest + 1, 0);
-      highest = -1;
-      count = 0;
-      mean = 0;
-      m2 = 0;
+      ages.clear();
     }
 
     private String message() {
@@ -155,16 +177,14 @@ public final class Passage implements UDF1<Long, Boolean>, Serializable {
       text.append(",\"sink\":\"").append(sink).append("\",\"batch\":");
       text.append(context.getLocalProperty(BATCH)).append(",\"partition\":");
       text.append(context.partitionId()).append(",\"first_us\":").append(firstUs);
-      text.append(",\"last_us\":").append(lastUs).append(",\"count\":").append(count);
-      text.append(",\"mean_ms\":").append(mean).append(",\"m2\":").append(m2).append(",\"bins\":{");
-      String comma = "";
-      for (int bin = 0; bin <= highest; bin++) {
-        if (bins[bin] > 0) {
-          text.append(comma).append('"').append(bin).append("\":").append(bins[bin]);
-          comma = ",";
-        }
-      }
+      text.append(",\"last_us\":").append(lastUs).append(",\"count\":").append(ages.count());
+      text.append(",\"mean_ms\":").append(ages.meanMs()).append(",\"m2\":").append(ages.m2());
+      ages.print(text.append(",\"bins\":{"), "\"", "\":", ",");
       return text.append("}}").toString();
     }
+  }
+
+  private static <T> Seq<T> listed(T only) {
+    return JavaConverters.asScala(List.of(only)).toSeq();
   }
 }

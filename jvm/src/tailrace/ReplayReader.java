@@ -31,6 +31,9 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
   private final TaskContext context = TaskContext.get();
   private int next;
 
+  /** The last reading of the clock: what was due by then is due without another one. */
+  private long seenUs;
+
   private ReplayReader(ReplayPartition task) {
     this.task = task;
     trace = Trace.open(task.trace());
@@ -56,11 +59,16 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
 
   @Override
   public RecordStatus nextWithTimeout(Long timeoutMs) throws IOException {
-    long deadlineUs = Clock.nowUs() + timeoutMs * 1000;
     long dueUs =
         next < task.until() ? task.startUs() + trace.dueUs(task.record(next)) : Long.MAX_VALUE;
-    boolean waited = waitUntil(Math.min(dueUs, deadlineUs));
-    return waited && dueUs <= deadlineUs && next() ? RECORD : NONE;
+    if (dueUs > seenUs) {
+      seenUs = Clock.nowUs();
+      long deadlineUs = seenUs + timeoutMs * 1000;
+      if (!waitUntil(Math.min(dueUs, deadlineUs)) || dueUs > deadlineUs) {
+        return NONE;
+      }
+    }
+    return next() ? RECORD : NONE;
   }
 
   @Override
@@ -80,7 +88,8 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
 
   /** Waits, but not beyond the end of the batch; whether the time has come. */
   private boolean waitUntil(long timeUs) throws InterruptedIOException {
-    for (long leftNs = nanosUntil(timeUs); leftNs > 0; leftNs = nanosUntil(timeUs)) {
+    for (; seenUs < timeUs; seenUs = Clock.nowUs()) {
+      long leftNs = (timeUs - seenUs) * 1000;
       if (BatchClock.isEnding(context)) {
         return false;
       }
@@ -90,14 +99,10 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
           throw new InterruptedIOException("The replay was stopped while waiting for a record.");
         }
       } else {
-        Thread.onSpinWait();
+        Thread.yield(); // somebody else may have something to do meanwhile
       }
     }
     return true;
-  }
-
-  private static long nanosUntil(long timeUs) {
-    return (timeUs - Clock.nowUs()) * 1000;
   }
 
   /** Makes the readers on the executors. */

@@ -11,6 +11,7 @@ overload was called before it happened.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from dataclasses import dataclass, replace
@@ -41,11 +42,16 @@ if TYPE_CHECKING:
     from tailrace.profile.profile import Profile
     from tailrace.report.data import Report
 
+_LOG = logging.getLogger(__name__)
+
 SLOTS = 10
 """More than the machine has: the steps wait most of the time."""
 
-WARM_UP_S = 8.0
-MEASURED_S = 20.0
+START_S, START_SHARE = 6.0, 0.1
+"""It begins slowly, so that no backlog of the start is still there when it counts."""
+
+WARM_UP_S = 11.0
+MEASURED_S = 14.0
 INTERVAL = "2 s"
 
 UTILISATIONS = (0.35, 0.55, 0.75, 0.88)
@@ -80,6 +86,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
                 found, saturation = _run_all(spark, topology, backend, quick=quick)
                 cases += found
                 saturations.append(saturation)
+                _LOG.info("%s in %s: %s", topology.name, backend, saturation)
     finally:
         spark.stop()
     return judged(cases, engine, saturations)
@@ -149,7 +156,8 @@ class Done:
 def _run(spark: SparkSession, topology: Topology, shape: Shape, rate: float) -> Done:
     """Run a topology in one shape at one rate."""
     seconds = WARM_UP_S + MEASURED_S
-    trace = load.generate(load.Constant(rate, seconds + 5), keys=topology.keys, seed=7)
+    whole = load.Burst(START_SHARE * rate, rate, START_S, seconds - START_S + 5, seconds + 5)
+    trace = load.generate(whole, keys=topology.keys, seed=7)
     flow = Flow(
         topology.name,
         trace,

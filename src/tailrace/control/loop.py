@@ -191,7 +191,8 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
             self._latest[constraint] = (verdict, interval)
 
     def _remember(self, interval: AnySpan) -> None:
-        self.recording.add_interval(interval, self.plan)
+        latencies_ms = interval.latencies_ms()
+        self.recording.add_interval(interval, self.plan, latencies_ms)
         steps = {
             name: StepRecord(
                 step.records_in,
@@ -209,7 +210,7 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
                 interval.records,
                 interval.batches,
                 interval.latency_ms,
-                interval.latencies_ms(),
+                latencies_ms,
                 interval.breakdown_ms(),
                 steps,
                 self.plan,

@@ -122,8 +122,8 @@ class Recording:
                 _Batch(batch.records, batch.duration_ms, tasks_ms, work_ms, batch.planned_us)
             )
 
-    def add_interval(self, interval: Span, plan: Plan) -> None:
-        """Take in a complete interval."""
+    def add_interval(self, interval: Span, plan: Plan, latencies_ms: LogHistogram) -> None:
+        """Take in a complete interval, with its latencies."""
         self._notice(plan)
         handed = _handed(interval) if isinstance(interval, LiveInterval) else None
         self._intervals.append(
@@ -133,7 +133,7 @@ class Recording:
                 interval.records,
                 plan,
                 interval.latency_ms,
-                interval.latencies_ms(),
+                latencies_ms,
                 interval.steps(),
                 handed,
             )

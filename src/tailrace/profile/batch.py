@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
+from heapq import nlargest
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from tailrace.goals import SOURCE, is_sink
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tailrace.plan import Plan
+
+
+MOST_KEYS = 256
+"""How many keys of a step are told apart; half of them are kept where there are more."""
 
 
 def service_ms(
@@ -79,7 +85,7 @@ class StepMeasure:
             dict(busy),
             sum(part.entered_ms * part.records_in for part in parts) / records,
             sum(part.left_ms * part.records_in for part in parts) / records,
-            dict(keys),
+            _frequent(keys),
             next((part.key_type for part in parts if part.key_type), ""),
             math.fsum(part.cpu_ms for part in parts),
             Calls.merged(part.calls for part in parts),
@@ -101,6 +107,13 @@ class StepMeasure:
             cpu_ms=self.cpu_ms * fraction,
             calls=self.calls.part(fraction),
         )
+
+
+def _frequent(keys: Mapping[str, float]) -> dict[str, float]:
+    """The most frequent keys; all of them while they are few, so that nothing grows with time."""
+    if len(keys) <= MOST_KEYS:
+        return dict(keys)
+    return dict(nlargest(MOST_KEYS // 2, keys.items(), key=itemgetter(1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

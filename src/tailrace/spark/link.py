@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import time
 from collections import namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ class Link:
 
     ``kind`` is ``row`` (a record in, a record out), ``flat`` (a record in, any number out),
     ``batch`` (an Arrow batch in, an Arrow batch out) or ``keyed``, which has a ``memory``.
+    ``promised`` are the columns that have no nulls.
     """
 
     name: str
@@ -56,6 +58,12 @@ class Link:
     on_error: str
     keyed_by: tuple[str, ...] = ()
     memory: Memory | None = None
+    promised: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Note what is asked of every batch."""
+        promised = tuple(kind.name for kind in self.schema if not kind.nullable)
+        object.__setattr__(self, "promised", promised)
 
 
 class Passed(NamedTuple):
@@ -91,17 +99,19 @@ def _fitted(link: Link, result: object) -> pa.RecordBatch:
     """The result of a columnar step in the declared columns, in order, cast where that is safe."""
     if not isinstance(result, pa.RecordBatch):
         raise TypeError(f"it returned {type(result).__name__}, not a pyarrow.RecordBatch")
-    names = link.schema.names
-    if set(result.schema.names) != set(names):
-        raise TypeError(f"it returned the columns {result.schema.names}, not {names}")
-    return _without_forbidden_nulls(result.select(names).cast(link.schema))
+    if not result.schema.equals(link.schema):
+        names = link.schema.names
+        if set(result.schema.names) != set(names):
+            raise TypeError(f"it returned the columns {result.schema.names}, not {names}")
+        result = result.select(names).cast(link.schema)
+    return _without_forbidden_nulls(link, result)
 
 
-def _without_forbidden_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _without_forbidden_nulls(link: Link, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same batch; a null where the schema promises none would be read as a value."""
-    for kind, column in zip(batch.schema, batch.columns, strict=True):
-        if not kind.nullable and column.null_count:
-            raise TypeError(f"the column '{kind.name}' was declared without nulls and has one")
+    for name in link.promised:
+        if batch.column(name).null_count:
+            raise TypeError(f"the column '{name}' was declared without nulls and has one")
     return batch
 
 
@@ -149,8 +159,31 @@ def _call(link: Link, rows: list[Row], positions: range, made: _Made, meter: Met
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
     """The records of a batch as named tuples: light, readable by attribute, not to be changed."""
-    columns = [column.to_pylist() for column in batch.columns]
+    columns = [_values(column) for column in batch.columns]
     return map(_shape(tuple(batch.schema.names))._make, zip(*columns, strict=True))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """The values of a column as Python has them: ``to_pylist``, but quick for moments.
+
+    Arrow asks the time zone about each of them, for some microseconds; from the epoch of that zone
+    on it is an addition, as long as the zone is UTC.
+    """
+    kind = column.type
+    if not pa.types.is_timestamp(kind) or kind.tz != "UTC" or kind.unit != "us" or not len(column):
+        plain: list[Any] = column.to_pylist()
+        return plain
+    epoch = _epoch(kind)
+    since = column.view(pa.duration("us")).to_numpy(zero_copy_only=False).tolist()
+    if column.null_count:
+        return [None if passed is None else epoch + passed for passed in since]
+    return list(map(epoch.__add__, since))
+
+
+@cache
+def _epoch(kind: pa.DataType) -> Any:
+    """When the moments of a type begin, in the time zone object that Arrow makes for it."""
+    return pa.scalar(0, kind).as_py()
 
 
 @cache
@@ -205,31 +238,33 @@ def _assembled(link: Link, results: list[Any]) -> pa.RecordBatch:
         _array(list(column), kind.type)
         for column, kind in zip(_columns(schema, results), schema, strict=True)
     ]
-    return _without_forbidden_nulls(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return _without_forbidden_nulls(link, pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
 def _columns(schema: pa.Schema, results: list[Any]) -> Iterable[Iterable[Any]]:
     """Results turned from records into columns; all of them have the shape of the first."""
     names, alone = schema.names, len(schema) == 1
     nested = alone and pa.types.is_nested(schema.field(0).type)
-    if any(result is None for result in results):
+    shapes = set(map(type, results))  # a few, whatever the number of results
+    if NoneType in shapes:
         raise TypeError("expected a record; to leave one out, use flat_step")
-    if all(isinstance(result, dict) and result.keys() == set(names) for result in results):
-        return [[result[name] for result in results] for name in names]
-    if not nested and all(isinstance(result, tuple | list) for result in results):
-        if any(len(result) != len(names) for result in results):
+    if not nested and all(issubclass(shape, tuple | list) for shape in shapes):
+        if set(map(len, results)) != {len(names)}:
             raise TypeError(f"expected {len(names)} values")
         return zip(*results, strict=True)
+    dicts = all(issubclass(shape, dict) for shape in shapes)
+    if dicts and all(result.keys() == set(names) for result in results):
+        return [[result[name] for result in results] for name in names]
     if alone:
         return [results]
-    if all(isinstance(result, dict) for result in results):
+    if dicts:
         raise TypeError(f"expected the fields {names}")
     raise TypeError(f"expected a tuple or a dict with {names}")
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     """The values as an Arrow array. Whole numbers are checked: Arrow would cut off fractions."""
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(kind) and not set(map(type, values)) <= {int, NoneType}:
         inferred = pa.array(values)
         if pa.types.is_floating(inferred.type):
             return inferred.cast(kind)
