@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tailrace import cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+settings.register_profile("tailrace", deadline=None)  # nothing here is about the speed of a machine
+settings.load_profile("tailrace")
 
 
 @dataclass(frozen=True, slots=True)
