@@ -30,7 +30,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
-def test_an_example_runs_and_its_flow_is_judged(
+def test_an_example_runs_and_a_flow_in_it_is_judged(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
 ) -> None:
     reports: list[Report] = []
@@ -44,7 +44,7 @@ def test_an_example_runs_and_its_flow_is_judged(
     monkeypatch.chdir(tmp_path)
     # As a script would be: its functions travel to the workers by value.
     exec(compile(code, "example", "exec"), {"__name__": "__main__"})
-    assert reports
+    assert len(reports) == code.count(".run(")
     for report in reports:
         assert report.data["records"] > 0
         assert {c["text"] for c in report.data["constraints"]} == {
