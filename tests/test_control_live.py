@@ -10,6 +10,7 @@ import pytest
 
 from tailrace.control import LiveController, Mode
 from tailrace.control.live import USUAL_GAP_MS
+from tailrace.control.loop import EARLY, FINE
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import Constraint
 from tailrace.plan import Backend, Plan
@@ -18,6 +19,7 @@ from tailrace.profile.calls import Calls
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.live import Sighting, Stretch
 from tailrace.profile.moments import Moments
+from tailrace.report.data import Usage, report_of
 
 START_US = 1_700_000_000_000_000
 SECOND_US = 1_000_000
@@ -113,6 +115,21 @@ def test_intervals_are_remembered_with_all_that_was_said_of_them() -> None:
         assert sum(record.breakdown_ms.values()) == pytest.approx(3.2)
         assert record.steps["a"].utilisation == pytest.approx(0.1)
         assert record.rate_per_s == pytest.approx(1_000)
+
+
+def test_a_long_run_lets_go_of_distributions_and_of_nothing_that_the_report_tells() -> None:
+    seconds = FINE + EARLY + 40
+    controller = let_flow(controlled(GOAL, mode=Mode.OBSERVE), seconds)
+    log = controller.log
+    kept = [bool(record.latencies_ms.count) for record in log.history]
+    assert kept == [True] * EARLY + [False] * 40 + [True] * FINE
+    assert log.older.count == 40 * 1_000
+    assert len({record.quantiles for record in log.history}) == 1
+    report = report_of("flow", controller, Usage(1.0, 1, 1.0), warm_up_ms=5_000.0)
+    assert report.data["latency_ms"]["p99_ms"] == pytest.approx(3.2, rel=0.01)
+    assert [i["p50_ms"] for i in report.intervals] == [
+        report.data["latency_ms"]["p50_ms"]
+    ] * seconds
 
 
 def test_nothing_is_judged_or_decided_before_an_interval_is_complete() -> None:

@@ -34,6 +34,7 @@ def interval(second: float, latencies_ms: list[float]) -> IntervalRecord:
         1,
         Moments.of(latencies_ms),
         LogHistogram.of(latencies_ms),
+        LogHistogram.of(latencies_ms).quantiles(),
         {},
         {},
         Plan(),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from tailrace.control.recording import Recording
 from tailrace.goals import Constraint
 from tailrace.policy.decision import StepLoad
+from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.interval import Verdict, judge
 
 if TYPE_CHECKING:
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
     from tailrace.plan import Plan
     from tailrace.policy.decision import Alternative, Decision, Impossible
     from tailrace.profile.batch import StepMeasure
-    from tailrace.profile.histogram import LogHistogram
+    from tailrace.profile.histogram import Quantiles
     from tailrace.profile.interval import Span
     from tailrace.profile.moments import Moments
 
 REMEMBERED = 17_280
 """Intervals, verdicts and decisions kept for the report: a day of intervals of 5 s."""
+
+FINE, EARLY = 120, 24
+"""Of so many intervals, the last and the first (a warm-up is among them), the whole distribution of
+latencies is kept."""
 
 SAME_ADVICE = 0.1
 """Advice on the interval that differs by less than this share is not given again."""
@@ -104,6 +109,7 @@ class IntervalRecord:
     batches: int
     latency_ms: Moments
     latencies_ms: LogHistogram
+    quantiles: Quantiles
     breakdown_ms: dict[str, float]
     steps: dict[str, StepRecord]
     plan: Plan
@@ -125,9 +131,13 @@ class Saving:
 
 @dataclass(slots=True)
 class Log:
-    """Everything of a run that the report tells: it outlives a change of the backend."""
+    """Everything of a run that the report tells: it outlives a change of the backend.
+
+    ``older`` holds the latencies of intervals whose own distribution has been let go.
+    """
 
     history: list[IntervalRecord] = field(default_factory=list)
+    older: LogHistogram = field(default_factory=LogHistogram)
     verdicts: list[Verdict] = field(default_factory=list)
     decisions: list[Record] = field(default_factory=list)
     impossible: tuple[Impossible, ...] = ()
@@ -211,6 +221,7 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
                 interval.batches,
                 interval.latency_ms,
                 latencies_ms,
+                latencies_ms.quantiles(),
                 interval.breakdown_ms(),
                 steps,
                 self.plan,
@@ -218,9 +229,21 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
             )
         )
         self._fresh.clear()
+        self._thin_out()
         del self.log.history[:-REMEMBERED]
         del self.log.verdicts[:-REMEMBERED]
         del self.log.decisions[:-REMEMBERED]
+
+    def _thin_out(self) -> None:
+        """Let go of the distribution of an interval that is neither among the last nor the first.
+
+        What it adds to the whole is kept; its own quantiles are kept as well.
+        """
+        place = len(self.log.history) - FINE - 1
+        if place >= EARLY:
+            old = self.log.history[place]
+            self.log.older = LogHistogram.merged((self.log.older, old.latencies_ms))
+            self.log.history[place] = replace(old, latencies_ms=LogHistogram())
 
     def _suspect(self, found: tuple[Impossible, ...]) -> None:
         """Believe that a constraint is impossible when two intervals in a row say so."""

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from tailrace.profile.interval import Span
 
 KEPT_BATCHES = 2_000
-KEPT_INTERVALS = 360
-"""Half an hour of intervals of 5 s."""
+KEPT_INTERVALS = 120
+"""Ten minutes of intervals of 5 s."""
 
 FREQUENT_KEYS = 64
 

@@ -40,6 +40,16 @@ def _empty() -> NDArray[np.int64]:
     return np.zeros(0, dtype=np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """What is told of a distribution, and kept of it when there is no room for all of it."""
+
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    max_ms: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LogHistogram:
     """Counts of values in milliseconds, by logarithmic bin.
@@ -110,6 +120,11 @@ class LogHistogram:
         rank = max(1, math.ceil(quantile * self.count - 1e-9))
         where = int(np.searchsorted(np.cumsum(self.counts), rank))
         return float(self.values_ms[where])
+
+    def quantiles(self) -> Quantiles:
+        """The figures that a report tells."""
+        p50_ms, p95_ms, p99_ms = map(self.quantile_ms, (0.5, 0.95, 0.99))
+        return Quantiles(p50_ms, p95_ms, p99_ms, self.max_ms())
 
     def max_ms(self) -> float:
         """The largest value, within the accuracy of the bins."""

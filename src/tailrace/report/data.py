@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tailrace.profile.histogram import LogHistogram
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tailrace.control import Controller, IntervalRecord, Record
     from tailrace.policy.decision import Impossible
+    from tailrace.profile.histogram import Quantiles
     from tailrace.profile.interval import Verdict
     from tailrace.profile.profile import Profile
 
@@ -98,7 +99,7 @@ def report_of(
             "fulfilled_share": _share(counted),
             "records": sum(record.records for record in controller.log.history),
             "batches": controller.log.batches,
-            "latency_ms": _latency(warm),
+            "latency_ms": _latency(warm, controller.log.older),
             "core_seconds": round(usage.core_seconds, 2),
             "cpu_seconds": round(usage.cpu_s, 2),
             "elapsed_s": round(usage.elapsed_s, 2),
@@ -136,22 +137,17 @@ def _kept(verdicts: list[Verdict]) -> dict[str, float | None]:
     }
 
 
-def _latency(intervals: list[IntervalRecord]) -> dict[str, float] | None:
+def _latency(intervals: list[IntervalRecord], older: LogHistogram) -> dict[str, float] | None:
     """The latency of all records after the warm-up."""
     if not intervals:
         return None
     mean = Moments.merged(interval.latency_ms for interval in intervals).mean
-    whole = LogHistogram.merged(interval.latencies_ms for interval in intervals)
-    return {"mean_ms": round(mean, 2), **_quantiles(whole)}
+    whole = LogHistogram.merged((older, *(interval.latencies_ms for interval in intervals)))
+    return {"mean_ms": round(mean, 2), **_shown(whole.quantiles())}
 
 
-def _quantiles(histogram: LogHistogram) -> dict[str, float]:
-    return {
-        "p50_ms": round(histogram.quantile_ms(0.5), 2),
-        "p95_ms": round(histogram.quantile_ms(0.95), 2),
-        "p99_ms": round(histogram.quantile_ms(0.99), 2),
-        "max_ms": round(histogram.max_ms(), 2),
-    }
+def _shown(quantiles: Quantiles) -> dict[str, float]:
+    return {name: round(value, 2) for name, value in asdict(quantiles).items()}
 
 
 def _interval(record: IntervalRecord, warm_us: float) -> dict[str, Any]:
@@ -161,7 +157,7 @@ def _interval(record: IntervalRecord, warm_us: float) -> dict[str, Any]:
         "rate_per_s": round(record.rate_per_s, 1),
         "batches": record.batches,
         "mean_ms": round(record.latency_ms.mean, 2),
-        **_quantiles(record.latencies_ms),
+        **_shown(record.quantiles),
         "fulfilled": all(verdict.fulfilled for verdict in record.verdicts),
         "warm_up": record.start_us < warm_us,
         "verdicts": [_verdict(verdict) for verdict in record.verdicts],
