@@ -367,6 +367,23 @@ def test_the_result_does_not_depend_on_how_records_are_cut_into_arrow_batches(
         assert meters[name, 0].dead == cut_meters[name, 0].dead
 
 
+@given(
+    st.lists(st.none() | st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29)), max_size=20),
+    st.sampled_from(["UTC", "Europe/Vienna", None]),
+    st.integers(0, 3),
+)
+def test_rows_hold_the_moments_that_arrow_would_give(
+    values: list[datetime | None], zone: str | None, first: int
+) -> None:
+    column = pa.array(values, pa.timestamp("us")).cast(pa.timestamp("us", zone)).slice(first)
+    rows = module.rows_of(pa.RecordBatch.from_arrays([column], names=["at"]))
+    found, expected = [at for (at,) in rows], column.to_pylist()
+    assert found == expected
+    assert [(type(at), getattr(at, "tzinfo", None)) for at in found] == [
+        (type(at), getattr(at, "tzinfo", None)) for at in expected
+    ]
+
+
 def test_the_meter_adds_up_time_moments_and_residence() -> None:
     def busy(row: Any) -> int:
         end = time.perf_counter_ns() + 200_000

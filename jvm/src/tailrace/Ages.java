@@ -36,7 +36,7 @@ final class Ages implements Serializable {
 
   private final Scale scale;
   private final transient long[] endsUs;
-  private long[] bins = new long[1024];
+  private long[] bins = new long[256];
   private int bin;
   private int highest;
   private long count;

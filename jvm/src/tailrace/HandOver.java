@@ -153,7 +153,9 @@ final class HandOver extends SparkPlan {
 
   @Override
   public boolean equals(Object other) {
-    return other instanceof HandOver that && original.equals(that.original);
+    return other instanceof HandOver that
+        && original.equals(that.original)
+        && passage == that.passage;
   }
 
   @Override

@@ -20,10 +20,13 @@ import scala.collection.immutable.Seq;
  * How the columns that a chain gets come out of the rows below it.
  *
  * <p>A projection right below would copy every column into a row, only for it to be copied into
- * Arrow: so it is not run, and columns that it passes on are taken from the row below it.
+ * Arrow. So it is not run: what it passes on is taken from the row below it, and the rest computed.
  */
-record Intake(Seq<Attribute> below, List<Expression> columns) implements Serializable {
-  /** Where a plan's records are to be had without the projection that it may begin with. */
+record Intake(Seq<Attribute> below, List<Expression> wanted) implements Serializable {
+  /** The column, last if it is there, that a {@link Page} fills by itself. */
+  private static final String STAMP = "_tailrace_read";
+
+  /** What gives the rows of a plan, without the projection that it may begin with. */
   static SparkPlan source(SparkPlan plan) {
     ProjectExec project = projection(plan);
     return project == null ? plan : ((InputAdapter) project.child()).child();
@@ -37,7 +40,7 @@ record Intake(Seq<Attribute> below, List<Expression> columns) implements Seriali
     return new Intake(source(plan).output(), wanted);
   }
 
-  /** The projection that is all of what Spark would compile, if so. */
+  /** The projection that is all of what Spark would compile, or null. */
   private static ProjectExec projection(SparkPlan plan) {
     return plan instanceof WholeStageCodegenExec whole
             && whole.child() instanceof ProjectExec project
@@ -47,48 +50,52 @@ record Intake(Seq<Attribute> below, List<Expression> columns) implements Seriali
         : null;
   }
 
-  /** Takes columns from rows, in one task. */
   Taker taker(List<Field> fields, int partition) {
     return new Taker(fields, partition);
   }
 
+  /** Takes columns from rows, in one task. */
   final class Taker {
     private final int[] places;
     private final UnsafeProjection projection;
 
     private Taker(List<Field> fields, int partition) {
+      int last = fields.size() - 1;
+      boolean stamped = last >= 0 && fields.get(last).getName().equals(STAMP);
+      places = new int[stamped ? last : last + 1];
       List<Expression> computed = new ArrayList<>();
-      places = new int[fields.size()];
-      for (int i = 0; i < places.length; i++) {
-        int place = Column.takesAnyRow(fields.get(i)) ? place(columns.get(i)) : -1;
+      for (int column = 0; column < places.length; column++) {
+        int place = Column.takesAnyRow(fields.get(column)) ? passedOn(wanted.get(column)) : -1;
         if (place < 0) {
-          computed.add(columns.get(i));
+          computed.add(wanted.get(column));
+          place = -computed.size();
         }
-        places[i] = place < 0 ? -computed.size() : place;
+        places[column] = place;
       }
       projection = UnsafeProjection.create(JavaConverters.asScala(computed).toSeq(), below);
       projection.initialize(partition);
     }
 
-    private int place(Expression column) {
-      Expression plain = column instanceof Alias alias ? alias.child() : column;
-      List<Attribute> held = JavaConverters.asJava(below);
-      for (int i = 0; i < held.size(); i++) {
-        if (plain instanceof Attribute attribute && held.get(i).exprId().equals(attribute.exprId())) {
-          return i;
-        }
-      }
-      return -1;
+    /** Where a column that is passed on is in the row below, or -1. */
+    private int passedOn(Expression column) {
+      Expression named = column instanceof Alias alias ? alias.child() : column;
+      return named instanceof Attribute attribute
+          ? below.indexWhere(held -> held.exprId().equals(attribute.exprId()), 0)
+          : -1;
+    }
+
+    int columns() {
+      return places.length;
+    }
+
+    /** Where a column is: its place in the row, or -1, -2, ... in what is computed of it. */
+    int place(int column) {
+      return places[column];
     }
 
     /** What has to be computed of a row, in a row that is used again. */
     InternalRow computed(InternalRow row) {
       return projection.apply(row);
-    }
-
-    /** Where a column is: its place in the row, or -1, -2, ... in what was computed. */
-    int place(int column) {
-      return places[column];
     }
   }
 }

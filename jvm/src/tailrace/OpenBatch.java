@@ -30,14 +30,13 @@ import scala.collection.Iterator;
  * <p>There are two pages: records enter one while the other is sent.
  */
 final class OpenBatch extends AbstractIterator<Page> {
-  /** The most records of a batch, unless Python goes through more of them in {@link #FULL_NS}. */
-  private static final int MOST = 2_000;
+  /** So many records may be in a batch, and more if Python goes through them in this time. */
+  private static final int MANY = 2_000;
 
-  /** A batch that keeps Python busy for so long is full: its fixed cost no longer counts. */
-  private static final long FULL_NS = 5_000_000;
+  private static final long SOON_NANOS = 5_000_000;
 
-  /** The most that a batch may hold in any case. */
-  private static final long MOST_BYTES = Integer.getInteger("tailrace.page", 1 << 20);
+  /** A batch of so many bytes is full in any case. */
+  private static final long MOST_BYTES = 1 << 20;
 
   /** Batches that may be under way: one that Python works on, and one for it to go on with. */
   private static final int WINDOW = Integer.getInteger("tailrace.window", 2);
@@ -54,7 +53,7 @@ final class OpenBatch extends AbstractIterator<Page> {
   private Page open;
   private Page sent;
   private long openedNanos;
-  private volatile long most = MOST;
+  private volatile long most = MANY;
 
   /** For those who wait. */
   private final ReentrantLock lock = new ReentrantLock();
@@ -62,14 +61,14 @@ final class OpenBatch extends AbstractIterator<Page> {
   private final Condition changed = lock.newCondition();
   private final Condition emptied = lock.newCondition();
   private final ArrayDeque<Sent> underWay = new ArrayDeque<>();
-  private long returnedNanos;
+  private long returnedNanos = System.nanoTime();
   private boolean ended;
   private Throwable failure;
 
   /** A batch that Python has, or will have next. */
   private record Sent(int records, long nanos) {}
 
-  /** {@code fields} are the columns that come of the records. */
+  /** {@code fields} are the columns that Python gets. */
   OpenBatch(
       Iterator<InternalRow> records,
       Intake intake,
@@ -83,7 +82,7 @@ final class OpenBatch extends AbstractIterator<Page> {
     Intake.Taker taker = intake.taker(fields, context.partitionId());
     open = new Page(taker, fields, allocator);
     sent = new Page(taker, fields, allocator);
-    // Listeners are called in reverse: by then, neither the collector nor the sender is there.
+    // Listeners are called last first: by then neither the collector is there nor who sends.
     context.addTaskCompletionListener((TaskCompletionListener) done -> free());
     collector = new UninterruptibleThread(this::collect, "tailrace-collector");
     collector.setDaemon(true);
@@ -300,7 +299,7 @@ final class OpenBatch extends AbstractIterator<Page> {
       long now = System.nanoTime();
       long took = now - Math.max(back.nanos, returnedNanos);
       returnedNanos = now;
-      most = Math.max(MOST, back.records * FULL_NS / Math.max(1, took));
+      most = Math.max(MANY, back.records * SOON_NANOS / Math.max(1, took));
       changed.signal();
     } finally {
       lock.unlock();

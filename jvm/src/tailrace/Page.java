@@ -10,23 +10,20 @@ import org.apache.arrow.vector.types.pojo.Field;
 import org.apache.spark.sql.catalyst.InternalRow;
 
 /**
- * The records of one hand-over, written in Arrow as they come and used again for another one.
+ * The records of one hand-over, written in Arrow as they come, and then those of another.
  *
- * <p>Its last column may be the one that says when each record entered. Nobody asks for more than
+ * <p>Its last column may be the one that says when each record entered it. Nobody asks for more than
  * the mean, so all records get that, and where they come in crowds not each of them is timed.
  */
 final class Page implements AutoCloseable {
-  /** The column, last of the input, that says when a record entered the open batch. */
-  static final String STAMP = "_tailrace_read";
-
-  /** A page that is as long as the last one has its clock read so often. */
+  /** The clock is read so often for a page that is as long as the one before. */
   private static final int READINGS = 64;
 
   private static final int FIRST_CAPACITY = 64;
 
   private final Intake.Taker intake;
   private final Column[] columns;
-  private final Column.Fixed stamps;
+  private final boolean stamped;
   private final ArrowBuf nothing;
   private int capacity;
   private int records;
@@ -34,18 +31,13 @@ final class Page implements AutoCloseable {
   private int every = 1;
   private long openedUs;
   private long nowUs;
-  private long enteredUs;
+  private long sinceOpenedUs;
 
   Page(Intake.Taker intake, List<Field> fields, BufferAllocator allocator) {
     this.intake = intake;
-    int last = fields.size() - 1;
-    boolean stamped = last >= 0 && fields.get(last).getName().equals(STAMP);
     columns =
-        fields.stream()
-            .limit(stamped ? last : fields.size())
-            .map(field -> Column.of(field, allocator))
-            .toArray(Column[]::new);
-    stamps = stamped ? new Column.Fixed(allocator, Long.BYTES) : null;
+        fields.stream().map(field -> Column.of(field, allocator)).toArray(Column[]::new);
+    stamped = intake.columns() < columns.length;
     nothing = allocator.getEmpty();
     fit(FIRST_CAPACITY);
   }
@@ -60,53 +52,46 @@ final class Page implements AutoCloseable {
   }
 
   void add(InternalRow row) {
-    InternalRow computed = intake.computed(row);
     if (records == capacity) {
       fit(2 * capacity);
     }
-    for (int column = 0; column < columns.length; column++) {
+    InternalRow computed = intake.computed(row);
+    for (int column = 0; column < intake.columns(); column++) {
       int place = intake.place(column);
       bytes +=
           place < 0
               ? columns[column].add(computed, -1 - place, records)
               : columns[column].add(row, place, records);
     }
-    if (stamps != null) {
-      stamp();
+    if (records % every == 0) {
+      nowUs = Clock.nowUs();
     }
+    if (records == 0) {
+      openedUs = nowUs;
+    }
+    sinceOpenedUs += nowUs - openedUs;
     records++;
   }
 
-  private void stamp() {
-    if (records % every == 0) {
-      nowUs = Clock.nowUs();
-      openedUs = records == 0 ? nowUs : openedUs;
-    }
-    enteredUs += nowUs - openedUs;
-  }
-
-  private void fit(int records) {
-    capacity = records;
+  private void fit(int wanted) {
+    capacity = wanted;
     for (Column column : columns) {
-      column.fit(records);
-    }
-    if (stamps != null) {
-      stamps.fit(records);
+      column.fit(wanted);
     }
   }
 
   /** Its records as one column, a struct, which is what Python expects; to be closed. */
   ArrowRecordBatch batch() {
+    if (stamped) {
+      long meanUs = openedUs + sinceOpenedUs / Math.max(1, records);
+      ((Column.Fixed) columns[columns.length - 1]).repeat(meanUs, records);
+    }
     List<ArrowFieldNode> nodes = new ArrayList<>();
     List<ArrowBuf> buffers = new ArrayList<>();
     nodes.add(new ArrowFieldNode(records, 0));
     buffers.add(nothing);
     for (Column column : columns) {
       column.describe(records, nodes, buffers);
-    }
-    if (stamps != null) {
-      stamps.repeat(openedUs + enteredUs / Math.max(1, records), records);
-      stamps.describe(records, nodes, buffers);
     }
     return new ArrowRecordBatch(records, nodes, buffers);
   }
@@ -115,7 +100,7 @@ final class Page implements AutoCloseable {
     every = Math.max(1, records / READINGS);
     records = 0;
     bytes = 0;
-    enteredUs = 0;
+    sinceOpenedUs = 0;
     for (Column column : columns) {
       column.clear();
     }
@@ -125,9 +110,6 @@ final class Page implements AutoCloseable {
   public void close() {
     for (Column column : columns) {
       column.close();
-    }
-    if (stamps != null) {
-      stamps.close();
     }
   }
 }

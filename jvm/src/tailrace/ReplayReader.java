@@ -19,7 +19,10 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
   private static final RecordStatus RECORD = RecordStatus.newStatusWithoutArrivalTime(true);
   private static final RecordStatus NONE = RecordStatus.newStatusWithoutArrivalTime(false);
 
-  /** The kernel wakes a parked thread about this late, so the last bit is spun. */
+  /**
+   * The kernel wakes a parked thread about this late, so the last bit is spun; but not where
+   * records follow each other faster than that, which would take a core for nothing.
+   */
   private static final long SPIN_NS = 50_000;
 
   /** A task may be killed, or its batch ended, without an interrupt: it looks up this often. */
@@ -31,8 +34,11 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
   private final TaskContext context = TaskContext.get();
   private int next;
 
-  /** The last reading of the clock: what was due by then is due without another one. */
+  /** The last reading of the clock: what was due by then needs no other. */
   private long seenUs;
+
+  /** When the record before was due. */
+  private long beforeUs;
 
   private ReplayReader(ReplayPartition task) {
     this.task = task;
@@ -68,6 +74,7 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
         return NONE;
       }
     }
+    beforeUs = dueUs;
     return next() ? RECORD : NONE;
   }
 
@@ -88,18 +95,19 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
 
   /** Waits, but not beyond the end of the batch; whether the time has come. */
   private boolean waitUntil(long timeUs) throws InterruptedIOException {
+    long spinNs = (timeUs - beforeUs) * 1000 > SPIN_NS ? SPIN_NS : 0;
     for (; seenUs < timeUs; seenUs = Clock.nowUs()) {
-      long leftNs = (timeUs - seenUs) * 1000;
       if (BatchClock.isEnding(context)) {
         return false;
       }
-      if (leftNs > SPIN_NS) {
-        LockSupport.parkNanos(Math.min(leftNs - SPIN_NS, LOOK_UP_NS));
+      long leftNs = (timeUs - seenUs) * 1000;
+      if (leftNs > spinNs) {
+        LockSupport.parkNanos(Math.min(leftNs - spinNs, LOOK_UP_NS));
         if (Thread.currentThread().isInterrupted() || context != null && context.isInterrupted()) {
           throw new InterruptedIOException("The replay was stopped while waiting for a record.");
         }
       } else {
-        Thread.yield(); // somebody else may have something to do meanwhile
+        Thread.onSpinWait();
       }
     }
     return true;

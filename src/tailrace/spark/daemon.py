@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import os
+from functools import partialmethod
 from typing import TYPE_CHECKING
 
 from pyspark import daemon
@@ -33,7 +34,7 @@ _BUFFER = 1 << 17
 
 def worker(sock: socket, authenticated: bool) -> int:
     """Run one task as PySpark does, then keep what it loaded out of garbage collection."""
-    if HAND_OVER in os.environ:
+    if os.environ.pop(HAND_OVER, None) is not None:  # once for all tasks of the worker
         _read_and_work()
     try:
         code: int = _run_task(sock, authenticated)
@@ -45,14 +46,13 @@ def worker(sock: socket, authenticated: bool) -> int:
 
 
 def _read_and_work() -> None:
-    """Have one thread do both, and write every batch as soon as it is there, in one piece."""
-    from pyspark.sql.pandas.serializers import (  # noqa: PLC0415 - only workers of ours need it
-        ArrowStreamSerializer,
-    )
+    """Have one thread do both, and every batch written in one piece as soon as it is there."""
+    from pyspark.sql.pandas.serializers import ArrowStreamSerializer  # noqa: PLC0415 - not before a fork
 
     os.environ["SPARK_PIPELINED_UDF"] = "0"
     os.environ["SPARK_BUFFER_SIZE"] = str(_BUFFER)
-    ArrowStreamSerializer.__init__.__defaults__ = (False, True)  # it flushes after every batch
+    flushing = partialmethod(ArrowStreamSerializer.__init__, flush_per_batch=True)
+    ArrowStreamSerializer.__init__ = flushing  # type: ignore[assignment, method-assign]
 
 
 if __name__ == "__main__":

@@ -171,8 +171,8 @@ def _values(column: pa.Array) -> list[Any]:
     """
     kind = column.type
     if not pa.types.is_timestamp(kind) or kind.tz != "UTC" or kind.unit != "us" or not len(column):
-        plain: list[Any] = column.to_pylist()
-        return plain
+        values: list[Any] = column.to_pylist()
+        return values
     epoch = _epoch(kind)
     since = column.view(pa.duration("us")).to_numpy(zero_copy_only=False).tolist()
     if column.null_count:
