@@ -284,6 +284,8 @@ def test_a_step_in_the_rate_shortens_lifetimes_within_half_a_second() -> None:
     assert after < 0.8 * before
     assert controller.log.decisions[-1].predicted_ms is not None
     assert controller.log.decisions[-1].predicted_ms <= TIGHT.bound_ms
+    (chain,) = controller._seen.chains if controller._seen else ()
+    assert chain.rate_per_s == 3_250  # 2,500 were counted in 0.6 s: it is taken to rise on
     assert len(controller.log.history) == 1  # long before the next interval is over
 
 

@@ -24,6 +24,7 @@ from tailrace.policy.batching import (
     Subtask,
     adjust_lifetimes,
     decide,
+    first_interval_ms,
     output_batch_targets,
     saving,
 )
@@ -483,3 +484,11 @@ def test_a_step_in_the_rate_is_followed_within_three_intervals(
     for interval_ms in chosen[14:]:
         assert interval_ms == pytest.approx(best_ms, rel=0.15)
     assert all(mean_ms <= 600 for mean_ms in means[15:])
+
+
+def test_the_first_interval_leaves_most_of_the_tightest_bound_to_what_is_not_known_yet() -> None:
+    loose, tight = Constraint(3_000.0), Constraint(300.0)
+    inside = Constraint(30.0, path=("a", "b"))
+    assert first_interval_ms((loose, tight, inside), 5_000.0) == 100.0
+    assert first_interval_ms((loose,), 5_000.0) == 500.0  # so that 5 s see batches to learn from
+    assert first_interval_ms((inside,), 5_000.0) == first_interval_ms((), 5_000.0) == 0.0

@@ -18,13 +18,16 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as sf
 from rich.table import Table
 
 from tailrace import load
 from tailrace.bench.machine import described
-from tailrace.bench.topologies import TOPOLOGIES, TRIVIAL, Topology
+from tailrace.bench.topologies import KEYS, TOPOLOGIES, TRIVIAL, Topology
 from tailrace.errors import FlowFailed
 from tailrace.model.capacity import capacity
+from tailrace.model.loads import Router
+from tailrace.model.murmur import partition_of
 from tailrace.model.predict import Predictor
 from tailrace.plan import Backend, Plan, chain_name
 from tailrace.profile.file import as_json
@@ -33,7 +36,7 @@ from tailrace.spark.flow import Flow
 from tailrace.spark.settings import session
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -58,17 +61,22 @@ UTILISATIONS = (0.35, 0.55, 0.75, 0.88)
 HIGHEST = 0.9
 """Up to this utilisation the figures that count are taken; above it they are shown beside."""
 
+MOST_PARTITIONS = 16
 OVERLOAD = 1.5
 BATCH_LENGTH_MS = 60_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A configuration that was run, and what it left behind."""
+    """A configuration that was run, and what it left behind.
+
+    ``arrivals`` are the records that entered each step, for each one that entered the flow.
+    """
 
     topology: str
     profile: Profile
     utilisation: float
+    arrivals: Mapping[str, float]
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
@@ -87,9 +95,10 @@ def measure(*, quick: bool) -> dict[str, Any]:
                 cases += found
                 saturations.append(saturation)
                 _LOG.info("%s in %s: %s", topology.name, backend, saturation)
+        misplaced = _misplaced(spark)
     finally:
         spark.stop()
-    return judged(cases, engine, saturations)
+    return {**judged(cases, engine, saturations), "misplaced_keys": misplaced}
 
 
 # --- running ------------------------------------------------------------------------------------
@@ -106,7 +115,7 @@ def _run_all(
     for shape, share in zip(shapes, UTILISATIONS, strict=False):
         saturation = capacity(first, shape.plan(topology)).saturation_per_s
         done = _run(spark, topology, shape, share * saturation)
-        cases.append(Case(topology.name, done.profile, share))
+        cases.append(Case(topology.name, done.profile, share, done.arrivals))
     return cases, _saturated(spark, topology, shapes[1], first)
 
 
@@ -147,9 +156,10 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A run: its profile, and how many records a second got through."""
+    """A run: its profile, what entered its steps, and how many records a second got through."""
 
     profile: Profile
+    arrivals: Mapping[str, float]
     done_per_s: float
 
 
@@ -179,7 +189,18 @@ def _run(spark: SparkSession, topology: Topology, shape: Shape, rate: float) -> 
     windows = topology.windows
     steps = tuple(replace(s, window=windows.get(s.name, 1)) for s in report.profile.steps)
     profile = replace(report.profile, steps=steps)
-    return Done(profile, _done_per_s(report, batches))
+    return Done(profile, _arrivals(report), _done_per_s(report, batches))
+
+
+def _arrivals(report: Report) -> dict[str, float]:
+    """The records that entered each step, for each one that entered the flow."""
+    warm = [i for i in report.intervals if not i["warm_up"]]
+    whole = sum(i["records"] for i in warm)
+    names = {name for i in warm for name in i["steps"]}
+    return {
+        name: sum(i["steps"][name]["records_in"] for i in warm if name in i["steps"]) / whole
+        for name in sorted(names)
+    }
 
 
 def _done_per_s(report: Report, batches: list[BatchMeasure]) -> float:
@@ -213,6 +234,19 @@ def _saturated(
     }
 
 
+def _misplaced(spark: SparkSession) -> int:
+    """How many keys Spark puts elsewhere than predicted, over all sorts of partitionings."""
+    keys = KEYS.names
+    frame = spark.createDataFrame([(key,) for key in keys], "key string")
+    wrong = 0
+    for partitions in range(1, MOST_PARTITIONS + 1):
+        row = sf.spark_partition_id().alias("partition")
+        placed = frame.repartition(partitions, "key").select("key", row).collect()
+        said = dict(zip(keys, partition_of(keys, partitions, "string"), strict=True))
+        wrong += sum(1 for key, partition in placed if said[key] != partition)
+    return wrong
+
+
 # --- judging ------------------------------------------------------------------------------------
 
 
@@ -230,6 +264,9 @@ def judged(
     return {
         "mean": _errors(usual, "mean"),
         "p99": _errors(usual, "p99"),
+        "arrivals": {
+            "max_abs_error": max((abs(e) for o in usual for e in o["arrivals"]), default=None)
+        },
         "same_backend": {"mean": _errors([o for o in usual if o["same_backend"]], "mean")},
         "other_backend": {"mean": _errors([o for o in usual if not o["same_backend"]], "mean")},
         "above_nine_tenths": {
@@ -260,6 +297,7 @@ def _predicted(origin: Case, target: Case, engine: dict[Backend, Profile]) -> di
     found = Predictor(profile)(real.plan, real.rate_per_s)
     latency = real.latency
     assert latency is not None  # noqa: S101 - a flow always measures it
+    entering = Router(profile).loads(found.plan, 1.0).entering
     return {
         "topology": origin.topology,
         "from": _place(origin),
@@ -268,6 +306,10 @@ def _predicted(origin: Case, target: Case, engine: dict[Backend, Profile]) -> di
         "utilisation": target.utilisation,
         "mean": [round(found.mean_ms, 3), round(latency.mean_ms, 3)],
         "p99": [round(found.p99_ms, 3), round(latency.p99_ms, 3)],
+        "arrivals": [
+            round(float(entering[name].sum()) / measured - 1, 4)
+            for name, measured in target.arrivals.items()
+        ],
     }
 
 
@@ -315,6 +357,8 @@ def table(result: dict[str, Any]) -> Table:
     for what, found in rows.items():
         values = (found["median_abs_error"], found["p90_abs_error"])
         shown.add_row(what, *(f"{v:.1%}" if v is not None else "-" for v in values))
-    worst = result["saturation"]["max_abs_error"]
-    shown.add_row("saturation, at most", f"{worst:.1%}" if worst is not None else "-", "")
+    for what in ("arrivals", "saturation"):
+        worst = result[what]["max_abs_error"]
+        shown.add_row(f"{what}, at most", f"{worst:.1%}" if worst is not None else "-", "")
+    shown.add_row("keys in another partition", str(result["misplaced_keys"]), "")
     return shown

@@ -45,6 +45,10 @@ GAPS = 5
 RECENT_US = 500_000
 """How far back the rate of the moment is taken from; tasks speak five times a second."""
 
+AHEAD = 0.5
+"""A rise that was just seen is taken to go on by half of itself: it seldom ends where it is seen
+first, and the bound must hold meanwhile. Once an interval is over, what was counted holds."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Loads:
@@ -184,7 +188,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
             self._set(decision, self.plan, now_us)
 
     def _rises(self, observation: handover.RealTimeObservation, now_us: int) -> dict[str, float]:
-        """The rates of the last half second that are clearly above the known ones, by chain."""
+        """Where rates go that were clearly above the known ones in the last half second."""
         with self._lock:
             recent = {place: list(stretches) for place, stretches in self._recent.items()}
         found = {}
@@ -197,7 +201,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
                 and (rate := _recent_rate(stretches, chain.rate_per_s)) > chain.rate_per_s
             ]
             if rates:
-                found[chain.chain] = max(rates)
+                found[chain.chain] = max(rates) + AHEAD * (max(rates) - chain.rate_per_s)
         return found
 
     def _set(self, decision: handover.RealTimeDecision, plan: Plan, now_us: int) -> None:

@@ -205,6 +205,17 @@ class _Demand:
         return value_ms is not None and value_ms > self.reading.constraint.bound_ms
 
 
+def first_interval_ms(constraints: Iterable[Constraint], adjustment_ms: float) -> float:
+    """The interval to begin with, before anything was measured: a third of the tightest bound.
+
+    A sixth of the bound then goes to waiting and the rest is left to costs that nobody knows yet,
+    for a fraction of the batches that back to back would take. Never above a tenth of the
+    adjustment interval, so that the first one sees enough batches to learn from.
+    """
+    bounds = [c.bound_ms / 3 for c in constraints if c.from_source]
+    return _tenth(min(*bounds, adjustment_ms / 10)) if bounds else 0.0
+
+
 def decide(observation: Observation) -> Decision:
     """Set the longest batch interval that every constraint from the source affords.
 

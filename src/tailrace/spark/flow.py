@@ -54,7 +54,8 @@ class Flow:
             one, a run starts afresh and leaves nothing.
         dead_letters: where records go that a step with ``on_error="dead-letter"`` raised on.
         interval: the adjustment interval, at the end of each of which plans may change.
-        start_interval: the batch interval to begin with; 0 is back to back.
+        start_interval: the batch interval to begin with, 0 for back to back; without one, a third
+            of the tightest bound where plans are enforced, else 0.
         warm_up: how long intervals are shown but not counted, while the JVM gets warm.
         mode: ``enforce``, ``advise`` (decide, but change nothing) or ``observe``.
         backend: ``microbatch``, ``realtime`` for latencies of milliseconds, or ``auto`` for the
@@ -74,7 +75,7 @@ class Flow:
         checkpoint: str | Path | None = None,
         dead_letters: object | None = None,
         interval: str | float = "5 s",
-        start_interval: str | float = 0.0,
+        start_interval: str | float | None = None,
         warm_up: str | float = "10 s",
         mode: str = "enforce",
         backend: str = "microbatch",
@@ -95,7 +96,7 @@ class Flow:
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.dead_letters = None if dead_letters is None else as_sink(dead_letters)
         self.interval_ms = positive_duration_ms(interval, "the adjustment interval")
-        self.start_interval_ms = duration_ms(start_interval)
+        self.start_interval_ms = None if start_interval is None else duration_ms(start_interval)
         self.warm_up_ms = duration_ms(warm_up)
         self.mode = Mode(mode)
         self.backend = backend

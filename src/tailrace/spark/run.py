@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailrace.control import BatchController, LiveController, Log
+from tailrace.control import BatchController, LiveController, Log, Mode
 from tailrace.errors import InputError, TailraceError
 from tailrace.flow import OnError
 from tailrace.goals import SINK
 from tailrace.plan import Backend, Plan, first_plan
+from tailrace.policy.batching import first_interval_ms
 from tailrace.report.data import Report, report_of
 from tailrace.spark.backend import Job, now_us
 from tailrace.spark.microbatch import MicroBatch
@@ -66,6 +67,7 @@ class Run:
     ) -> None:
         """Open, trace and start everything."""
         self.flow = flow
+        self._meter = Meter(spark.sparkContext.defaultParallelism)
         self._temporary = flow.checkpoint is None
         self._directory = (
             Path(tempfile.mkdtemp(prefix="tailrace-"))
@@ -73,7 +75,6 @@ class Run:
             else flow.checkpoint
         )
         try:
-            self._meter = Meter(spark.sparkContext.defaultParallelism)
             opened = self._open(spark)
             graph = trace(flow.pipeline, opened.frame)
             self._check(graph, measured)
@@ -104,8 +105,15 @@ class Run:
         live = backend is Backend.REALTIME
         # Real-time mode holds a slot for every partition, so it begins with one for each.
         few = 1 if live or flow.backend == AUTO else slots
-        plan = first_plan(self._graph, flow.recovery_ms if live else flow.start_interval_ms, few)
+        plan = first_plan(self._graph, flow.recovery_ms if live else self._first_interval_ms(), few)
         return replace(plan, backend=backend, partitions=plan.partitions | self._fixed())
+
+    def _first_interval_ms(self) -> float:
+        flow = self.flow
+        if flow.start_interval_ms is not None:
+            return flow.start_interval_ms
+        enforced = flow.mode is Mode.ENFORCE
+        return first_interval_ms(flow.constraints, flow.interval_ms) if enforced else 0.0
 
     def _fixed(self) -> dict[str, int]:
         """The partitions that the state of keyed steps is spread over already."""
@@ -248,6 +256,7 @@ class Run:
         )
 
     def _clean(self) -> None:
+        self._meter.close()
         if self._temporary:
             shutil.rmtree(self._directory, ignore_errors=True)
 

@@ -111,4 +111,6 @@ def _settled(backend: RealTime, controller: LiveController) -> float | None:
             median_ms = controller.log.history[-1].latencies_ms.quantile_ms(0.5)
             if median_ms <= BOUND_MS:
                 break
+    if backend.failure is not None:
+        raise backend.failure
     return median_ms

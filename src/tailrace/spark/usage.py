@@ -2,38 +2,71 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import psutil
 
 from tailrace.report.data import Usage
 
+LOOK_S = 5.0
+"""How often a meter looks: a process that ends leaves behind what it was last seen to have used."""
 
-def cpu_seconds() -> float:
-    """CPU seconds so far of this process and everything that it started, the ended included."""
-    total = 0.0
-    here = psutil.Process()
-    for process in (here, *here.children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue  # ended just now: its time is in its parent's
-        total += times.user + times.system
-        total += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-    return total
+
+class _Clock:
+    """Adds up what processes use, the ended ones included, as far as they were seen.
+
+    The system would add the time of an ended process to its parent's, but Spark's daemon of Python
+    workers does not wait for them, and where nobody waits that time is lost.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended_s = 0.0
+        self._alive: dict[psutil.Process, float] = {}
+
+    def read(self) -> float:
+        here = psutil.Process()
+        with self._lock:
+            alive = {}
+            for process in (here, *here.children(recursive=True)):
+                try:
+                    times = process.cpu_times()
+                except psutil.NoSuchProcess:
+                    continue  # ended just now: what it was last seen to have used is kept
+                alive[process] = times.user + times.system
+            self._ended_s += sum(s for process, s in self._alive.items() if process not in alive)
+            self._alive = alive
+            return self._ended_s + sum(alive.values())
+
+
+cpu_seconds = _Clock().read
+"""CPU seconds so far of this process and everything that it started, as far as it was seen."""
 
 
 class Meter:
-    """Measures from when it is made."""
+    """Measures from when it is made until it is closed."""
 
     def __init__(self, slots: int) -> None:
         """``slots`` are the task slots that the run holds."""
         self._slots = slots
+        self._closed = threading.Event()
         self._began_s = time.monotonic()
         self._began_cpu_s = cpu_seconds()
+        self._thread = threading.Thread(target=self._look, name="tailrace-usage", daemon=True)
+        self._thread.start()
 
     def read(self) -> Usage:
         """What was used since."""
         return Usage(
             time.monotonic() - self._began_s, self._slots, cpu_seconds() - self._began_cpu_s
         )
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closed.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._closed.wait(LOOK_S):
+            cpu_seconds()
