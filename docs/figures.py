@@ -115,12 +115,12 @@ def _kafka(result: dict[str, Any]) -> Iterator[Row]:
 
 
 def _staircase(result: dict[str, Any]) -> Iterator[Row]:
-    for run in result["runs"]:
-        asked = "chosen" if run["asked"] == "auto" else "told to"
-        kept = f"kept in {_share(run['fulfilled_share'])} of intervals"
-        mean, cpu = show_duration(run["latency_ms"]["mean_ms"]), f"{run['cpu_seconds']:.1f}"
+    for side in result["sides"]:
+        asked = "chosen" if side["asked"] == "auto" else "told to"
+        kept = f"kept in {_share(side['fulfilled_share'])} of intervals"
+        mean, cpu = show_duration(side["mean_ms"]), f"{side['cpu_seconds']:.1f}"
         yield (
-            f"PrimeTest, mean within {show_duration(run['bound_ms'])}, on {run['ran']} ({asked})",
+            f"PrimeTest, mean within {show_duration(side['bound_ms'])}, on {side['ran']} ({asked})",
             f"{mean}, {kept}, {cpu} CPU seconds",
             "-",
         )

@@ -25,7 +25,7 @@ from tailrace.model.microbatch import BatchModel
 from tailrace.model.realtime import Boundary, HandOverModel
 from tailrace.model.simulate import (
     Simulated,
-    Stage,
+    StageTasks,
     Station,
     Stream,
     Times,
@@ -556,8 +556,8 @@ def test_random_cycles_are_felt_by_the_second_moment() -> None:
 
 def test_skewed_partitions_make_the_batch_as_long_as_its_makespan() -> None:
     """Tasks of 10 + 6, 10 + 3 and 10 + 1 on two slots: the third follows the second, 24 ms."""
-    stage = Stage((0.6, 0.3, 0.1), per_record_ms=0.1, task_ms=10.0)
-    half = Stage((1.0,), per_record_ms=0.2, selectivity=0.5)
+    stage = StageTasks((0.6, 0.3, 0.1), per_record_ms=0.1, task_ms=10.0)
+    half = StageTasks((1.0,), per_record_ms=0.2, selectivity=0.5)
     come = np.zeros(100)
     found = micro_batches(come, BatchModel(5.0, 0.0), 0.0, stages=[stage, half], slots=2)
     assert found.latencies_ms == pytest.approx(np.full(100, 5 + 24 + 10))
@@ -879,7 +879,7 @@ ROW = [station("a", ONE), station("b", ONE)]
             "A key is outside of the 2 homes of station 'a'",
         ),
         (lambda: network(TWO, ROW, keys=np.array([1])), "2 arrivals and 1 keys"),
-        (lambda: Stage((), 1.0), "A stage cannot be as in"),
+        (lambda: StageTasks((), 1.0), "A stage cannot be as in"),
         (lambda: micro_batches(TWO, BatchModel(1, 0), -1.0), "An interval, noise and a poll"),
         (lambda: micro_batches(TWO, BatchModel(1, 0), 1.0, most=0), "the most records of a batch"),
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -81,3 +81,22 @@ def test_a_line_that_is_no_prediction_is_named(ledger: Ledger, line: str) -> Non
     ledger.path.write_text(f"{line}\n")
     with pytest.raises(InputError, match="Line 1 of"):
         ledger.entries()
+
+
+def test_what_a_run_predicted_of_its_decisions_is_written_with_what_came_of_it(
+    ledger: Ledger,
+) -> None:
+    def decided(at_us: int, predicted: float | None, realised: float | None) -> dict[str, Any]:
+        after = Plan(500.0, (("parse",),)).as_json()
+        return {"at_us": at_us, "after": after, "predicted_ms": predicted, "realised_ms": realised}
+
+    run = {
+        "flow": "orders",
+        "decisions": [decided(5, 300.0, 330.0), decided(15, 300.0, None), decided(15, None, 9.0)],
+        "intervals": [{"start_us": 0, "rate_per_s": 1.0}, {"start_us": 10, "rate_per_s": 7.0}],
+    }
+    assert ledger.add_run(run) == 1
+    (entry,) = ledger.entries()
+    assert (entry.flow, entry.rate_per_s) == ("orders", 7.0)
+    (score,) = ledger.accuracy().scores
+    assert score.error == pytest.approx(300 / 330 - 1)

@@ -193,7 +193,9 @@ def profile(
 
 @app.command()
 def score(
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="What 'predict --log' wrote.")],
+    log: Annotated[
+        Path, typer.Argument(metavar="LOG", help="What 'predict --log' or 'run --log' wrote.")
+    ],
     measured: Annotated[
         list[Path] | None, typer.Argument(metavar="PROFILE", help="Profiles measured since.")
     ] = None,
@@ -454,7 +456,7 @@ def _plan_text(plan: Plan) -> str:
         longest = max(plan.lifetimes_ms.values(), default=0.0)
         parts = [f"real-time, lifetimes {show_duration(longest)}"]
     if plan.cores is not None:
-        parts.append(f"{plan.cores} cores")
+        parts.append("1 core" if plan.cores == 1 else f"{plan.cores} cores")
     parts += [f"{name} on {count}" for name, count in plan.partitions.items()]
     if plan.row_limit is not None:
         parts.append(f"at most {plan.row_limit} rows")

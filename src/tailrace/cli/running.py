@@ -40,12 +40,16 @@ def run(
     profile: Annotated[
         Path | None, typer.Option(help="Write what predictions need of the run to this file.")
     ] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Append what was predicted and came of it to this file.")
+    ] = None,
     master: Master = None,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a flow from a file, show it live, and report."""
-    from tailrace.spark import running  # noqa: PLC0415 - commands import what they need
+    from tailrace.report.ledger import Ledger  # noqa: PLC0415 - commands import what they need
+    from tailrace.spark import running  # noqa: PLC0415
 
     settings = _settings(conf)
     _check_length(seconds)
@@ -53,11 +57,14 @@ def run(
         flow = running.find_flow(target)
         if out is not None:
             directory(out)
-        if profile is not None:
-            directory(profile.parent)
+        for file in (profile, log):
+            if file is not None:
+                directory(file.parent)
         report = running.run(flow, seconds, plain=plain, master=master, settings=settings)
     if profile is not None:
         _save_profile(report.profile, profile)
+    if log is not None:
+        Ledger(log).add_run(report.data)
     _deliver(report, out, as_json=as_json)
 
 

@@ -28,7 +28,7 @@ _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class MethodScore:
     """How a method did from every origin of the backtest, at all horizons together.
 
     ``mase`` is its mean absolute error over that of the naive method, one step ahead, in the part
@@ -53,7 +53,7 @@ class Backtest:
     method: Method
     season: int | None
     origins: int
-    scores: tuple[Score, ...]
+    scores: tuple[MethodScore, ...]
     left_out: Mapping[Method, str]
     reason: str
 
@@ -145,12 +145,12 @@ def _unfit(past: Past, method: Method) -> str:
 
 def _score(
     method: Method, weights: Weights, trial: Trial, actual: Floats, training: Floats
-) -> Score:
+) -> MethodScore:
     mae = float(np.nanmean(np.abs(trial.errors)))
     mean_rate = float(np.nanmean(actual))
     naive = np.abs(np.diff(training[~np.isnan(training)]))
     scale = float(naive.mean()) if len(naive) else 0.0
-    return Score(
+    return MethodScore(
         method,
         weights,
         mae,
@@ -187,7 +187,9 @@ def _coverages(trial: Trial) -> tuple[float | None, float | None]:
     return within(0.8), within(0.95)
 
 
-def _reason(past: Past, origins: int, chosen: Score, scores: Sequence[Score], tie: float) -> str:
+def _reason(
+    past: Past, origins: int, chosen: MethodScore, scores: Sequence[MethodScore], tie: float
+) -> str:
     name = chosen.method[0].upper() + chosen.method[1:]
     if chosen.method.seasonal:
         name += f" with a season of {units.show_duration(past.period * past.step_ms)}"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageTasks:
     """The tasks of a stage in a micro-batch, one for each partition.
 
     Of n records that the batch holds, ``n * selectivity * shares[p]`` are for partition p, whose
@@ -57,7 +57,7 @@ def micro_batches(
     model: BatchModel,
     interval_ms: float,
     *,
-    stages: Sequence[Stage] = (),
+    stages: Sequence[StageTasks] = (),
     slots: int = 1,
     most: int | None = None,
     noise: float = 0.0,

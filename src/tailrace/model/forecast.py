@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tailrace.model.backtests import Backtest, Score
+    from tailrace.model.backtests import Backtest, MethodScore
 
     Floats = NDArray[np.float64]
 
@@ -76,7 +76,7 @@ class Forecast:
     method: Method = Method.NAIVE
     season: int | None = None
     reason: str = ""
-    scores: tuple[Score, ...] = ()
+    scores: tuple[MethodScore, ...] = ()
     shape: tuple[float, ...] = field(default=tuple(SCORES.tolist()), repr=False)
     paths: Floats | None = field(default=None, repr=False, compare=False)
 

@@ -25,7 +25,7 @@ import numpy as np
 from tailrace.errors import InputError
 from tailrace.goals import SOURCE
 from tailrace.model import kernels
-from tailrace.model.batchruns import Stage, hand_overs, micro_batches
+from tailrace.model.batchruns import StageTasks, hand_overs, micro_batches
 from tailrace.model.chance import Purpose, Times, arrivals, checked_arrivals, picked, seeded
 from tailrace.model.pauses import gaps
 from tailrace.model.simulated import Simulated, replicated, warm_up_of, warm_up_records
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Simulated",
-    "Stage",
+    "StageTasks",
     "Station",
     "Stream",
     "Times",

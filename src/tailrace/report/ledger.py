@@ -1,7 +1,8 @@
 """The ledger: predictions that were made, and what became of them, one JSON line each.
 
 A prediction is scored when a profile of the same flow under the same plan, at about the same rate,
-has been measured. The scores make the intervals of confidence of the predictions to come.
+has been measured; those that a run makes for its own decisions are scored by the run. The scores
+make the intervals of confidence of the predictions to come.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tailrace.plan import Backend
 from tailrace.state.files import replacing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from tailrace.model.prediction import Prediction
@@ -87,6 +89,16 @@ class Ledger:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(entry))
 
+    def add_run(self, run: Mapping[str, Any]) -> int:
+        """Write down what a run predicted of its own decisions, and what came of them; how many.
+
+        ``run`` is the data of its report. The rate is that of the interval that realised it.
+        """
+        with self.path.open("a", encoding="utf-8") as file:
+            entries = list(_decided(run))
+            file.writelines(map(_line, entries))
+        return len(entries)
+
     def settle(self, profile: Profile) -> list[Entry]:
         """Score the predictions that a measured profile decides; those that it did."""
         if profile.latency is None:
@@ -107,6 +119,16 @@ class Ledger:
 
 def _line(entry: Entry) -> str:
     return json.dumps(asdict(entry)) + "\n"
+
+
+def _decided(run: Mapping[str, Any]) -> Iterator[Entry]:
+    """The decisions of a run that were applied, predicted and realised."""
+    for made in run["decisions"]:
+        predicted_ms, realised_ms, at_us = made["predicted_ms"], made["realised_ms"], made["at_us"]
+        after = next((i for i in run["intervals"] if i["start_us"] >= at_us), None)
+        if predicted_ms and realised_ms and after is not None:
+            rate = after["rate_per_s"]
+            yield Entry(run["flow"], at_us, made["after"], rate, True, predicted_ms, realised_ms)
 
 
 def _speaks_of(entry: Entry, profile: Profile) -> bool:
