@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
-from tailrace.model.alarm import Alarm, Limit, scale_ahead, when_broken
-from tailrace.model.forecast import Forecast, Series, forecast
+from tailrace.model.forecasting.alarm import Alarm, Limit, scale_ahead, when_broken
+from tailrace.model.forecasting.forecast import Forecast, Series, forecast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import special  # it ships no types
 
 from tailrace.errors import InputError
-from tailrace.model.flush import (
+from tailrace.model.queueing.flush import (
     Flush,
     PeriodicFlush,
     RestartingFlush,
@@ -363,7 +363,7 @@ def test_the_asymptotic_sum_agrees_with_the_exact_one(
         return [flush.mean_records, flush.mean_wait_ms, *quantiles]
 
     exact = found()
-    monkeypatch.setattr("tailrace.model.flush._MOST_COUNTS", -30)
+    monkeypatch.setattr("tailrace.model.queueing.flush._MOST_COUNTS", -30)
     asymptotic = found()
     assert exact != asymptotic
     assert asymptotic == pytest.approx(exact, rel=1e-3)

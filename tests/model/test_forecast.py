@@ -11,8 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
-from tailrace.model.forecast import NEWEST, Forecast, Series, backtest, find_season, forecast
-from tailrace.model.smoothing import Method, State, smooth
+from tailrace.model.forecasting.forecast import (
+    NEWEST,
+    Forecast,
+    Series,
+    backtest,
+    find_season,
+    forecast,
+)
+from tailrace.model.forecasting.smoothing import Method, State, smooth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
-from tailrace.model.keytypes import read_key
-from tailrace.model.murmur import (
+from tailrace.model.keys.keytypes import read_key
+from tailrace.model.keys.murmur import (
     SEED,
     Kind,
     hash_column,

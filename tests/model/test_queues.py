@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
-from tailrace.model.queues import (
+from tailrace.model.queueing.queues import (
     KLB,
     MG1,
     Bounded,

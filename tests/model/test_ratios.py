@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
-from tailrace.model.ratios import fit
+from tailrace.model.keys.ratios import fit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tailrace.errors import InputError
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import SINK, SOURCE
-from tailrace.model.murmur import hash_key, partition_of
-from tailrace.model.routing import (
+from tailrace.model.keys.murmur import hash_key, partition_of
+from tailrace.model.keys.routing import (
     Arrivals,
     KeyHistogram,
     Overload,
@@ -27,7 +27,7 @@ from tailrace.model.routing import (
     shares,
     traffic,
 )
-from tailrace.model.transfers import (
+from tailrace.model.keys.transfers import (
     group_means,
     group_weights,
     keyed_routes,

@@ -20,10 +20,10 @@ from scipy import stats
 
 from tailrace.errors import InputError
 from tailrace.load import Burst, Constant, generate
-from tailrace.model import kernels, simulate
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.realtime import Boundary, HandOverModel
-from tailrace.model.simulate import (
+from tailrace.model.simulation import kernels, simulate
+from tailrace.model.simulation.simulate import (
     Simulated,
     StageTasks,
     Station,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from tailrace.model.murmur import hash_key, hash_keys, partition_of
+from tailrace.model.keys.murmur import hash_key, hash_keys, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

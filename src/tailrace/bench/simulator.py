@@ -19,7 +19,7 @@ from rich.table import Table
 
 from tailrace.bench.machine import described
 from tailrace.errors import EnvironmentUnfit
-from tailrace.model.simulate import Station, Times, arrivals, network
+from tailrace.model.simulation.simulate import Station, Times, arrivals, network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

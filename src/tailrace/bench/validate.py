@@ -26,8 +26,8 @@ from tailrace.bench.machine import described
 from tailrace.bench.topologies import KEYS, TOPOLOGIES, TRIVIAL, Topology
 from tailrace.errors import FlowFailed
 from tailrace.model.capacity import capacity
+from tailrace.model.keys.murmur import partition_of
 from tailrace.model.loads import Router
-from tailrace.model.murmur import partition_of
 from tailrace.model.predict import Predictor
 from tailrace.plan import Backend, Plan, chain_name
 from tailrace.profile.file import as_json

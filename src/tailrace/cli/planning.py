@@ -20,7 +20,7 @@ from tailrace.units import positive_duration_ms, rate_per_s, show_duration, show
 
 if TYPE_CHECKING:
     from tailrace.goals import Constraint
-    from tailrace.model.alarm import Limit
+    from tailrace.model.forecasting.alarm import Limit
     from tailrace.model.predict import Predictor
     from tailrace.model.prediction import Prediction
     from tailrace.plan import Plan
@@ -246,8 +246,8 @@ def forecast(
     as_json: AsJson = False,
 ) -> None:
     """Forecast the load, and say when a flow will no longer keep up."""
-    from tailrace.model.alarm import scale_ahead, when_broken  # noqa: PLC0415 - numpy
-    from tailrace.model.forecast import forecast as ahead  # noqa: PLC0415
+    from tailrace.model.forecasting.alarm import scale_ahead, when_broken  # noqa: PLC0415 - numpy
+    from tailrace.model.forecasting.forecast import forecast as ahead  # noqa: PLC0415
     from tailrace.report.series import read_series  # noqa: PLC0415
 
     series = read_series(rates)
@@ -292,8 +292,8 @@ def forecast(
 
 def _limits(path: Path | None, bound: Constraint | None) -> list[Limit]:
     """The rates at which a flow saturates, and at which it breaks a bound."""
-    from tailrace.model.alarm import Limit  # noqa: PLC0415 - commands import what they need
     from tailrace.model.capacity import capacity_for  # noqa: PLC0415
+    from tailrace.model.forecasting.alarm import Limit  # noqa: PLC0415 - commands import what they need
     from tailrace.profile.file import load  # noqa: PLC0415
 
     if path is None:

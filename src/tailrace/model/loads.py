@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.model.keytypes import read_key
-from tailrace.model.routing import KeyHistogram, Shares, Workload, arrivals, shares
+from tailrace.model.keys.keytypes import read_key
+from tailrace.model.keys.routing import KeyHistogram, Shares, Workload, arrivals, shares
 from tailrace.model.stages import stages_of
 
 if TYPE_CHECKING:

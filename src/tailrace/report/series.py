@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
-from tailrace.model.forecast import Series
+from tailrace.model.forecasting.forecast import Series
 from tailrace.units import rate_per_s
 
 if TYPE_CHECKING:

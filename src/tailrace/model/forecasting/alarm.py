@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import tzinfo
 
-    from tailrace.model.forecast import Forecast
+    from tailrace.model.forecasting.forecast import Forecast
 
 _MINUTE_MS = 60_000
 

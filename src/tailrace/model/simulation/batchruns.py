@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.errors import InputError
-from tailrace.model import kernels
-from tailrace.model.chance import Purpose, checked_arrivals, seeded
-from tailrace.model.pauses import merged
-from tailrace.model.simulated import Batches, Simulated, StationUse, warm_up_records
+from tailrace.model.simulation import kernels
+from tailrace.model.simulation.chance import Purpose, checked_arrivals, seeded
+from tailrace.model.simulation.pauses import merged
+from tailrace.model.simulation.simulated import Batches, Simulated, StationUse, warm_up_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from tailrace.errors import InputError
-from tailrace.model.chance import seeded
+from tailrace.model.simulation.chance import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

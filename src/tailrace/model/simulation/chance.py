@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tailrace.errors import InputError
-from tailrace.model import kernels
+from tailrace.model.simulation import kernels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

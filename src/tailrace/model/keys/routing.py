@@ -2,11 +2,11 @@
 
 Cooper 2020 predicts where records go from counted transfers between replicas, and only for
 replicas made of the tasks that were counted (section 4.5). Spark's hash is known
-(``tailrace.model.murmur``), so a histogram of keys says it for any number of partitions: the
+(``tailrace.model.keys.murmur``), so a histogram of keys says it for any number of partitions: the
 frequent keys are placed one by one, the crowd of the others is spread evenly in expectation, with
 a deviation that is known too. From there rates follow the graph, step by step and partition by
 partition (section 4.8). What the original makes of counted transfers stands in
-``tailrace.model.transfers``.
+``tailrace.model.keys.transfers``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from scipy.special import pdtr
 
 from tailrace.errors import InputError
 from tailrace.goals import SOURCE
-from tailrace.model.keytypes import read_key
-from tailrace.model.murmur import partition_of
-from tailrace.model.transfers import task_routing
+from tailrace.model.keys.keytypes import read_key
+from tailrace.model.keys.murmur import partition_of
+from tailrace.model.keys.transfers import task_routing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.flow import Graph
-    from tailrace.model.murmur import Kind
+    from tailrace.model.keys.murmur import Kind
 
 Floats = NDArray[np.float64]
 Pair = tuple[str, str]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tailrace.model.seasons import straight_line
+from tailrace.model.forecasting.seasons import straight_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -10,8 +10,15 @@ import numpy as np
 
 from tailrace import units
 from tailrace.errors import InputError
-from tailrace.model.bands import Trial, bands_of, error_at
-from tailrace.model.smoothing import Method, Weights, echo_of, fit_weights, look_ahead, run_methods
+from tailrace.model.forecasting.bands import Trial, bands_of, error_at
+from tailrace.model.forecasting.smoothing import (
+    Method,
+    Weights,
+    echo_of,
+    fit_weights,
+    look_ahead,
+    run_methods,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

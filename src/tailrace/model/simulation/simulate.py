@@ -24,12 +24,19 @@ import numpy as np
 
 from tailrace.errors import InputError
 from tailrace.goals import SOURCE
-from tailrace.model import kernels
-from tailrace.model.batchruns import StageTasks, hand_overs, micro_batches
-from tailrace.model.chance import Purpose, Times, arrivals, checked_arrivals, picked, seeded
-from tailrace.model.pauses import gaps
-from tailrace.model.simulated import Simulated, replicated, warm_up_of, warm_up_records
-from tailrace.model.stations import Records, Station, Visit, joined, serve, tandem
+from tailrace.model.simulation import kernels
+from tailrace.model.simulation.batchruns import StageTasks, hand_overs, micro_batches
+from tailrace.model.simulation.chance import (
+    Purpose,
+    Times,
+    arrivals,
+    checked_arrivals,
+    picked,
+    seeded,
+)
+from tailrace.model.simulation.pauses import gaps
+from tailrace.model.simulation.simulated import Simulated, replicated, warm_up_of, warm_up_records
+from tailrace.model.simulation.stations import Records, Station, Visit, joined, serve, tandem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

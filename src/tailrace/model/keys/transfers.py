@@ -1,7 +1,7 @@
 """Transfers counted between tasks, and the routes that they tell (Cooper 2020, section 4.5).
 
 They hold only for replicas made of the tasks that were counted. Where keys were counted instead,
-``tailrace.model.routing`` knows the shares of any number of partitions.
+``tailrace.model.keys.routing`` knows the shares of any number of partitions.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ import numpy as np
 from scipy import special  # it ships no types
 
 from tailrace.errors import InputError
-from tailrace.model.queues import check_quantile, inverse
+from tailrace.model.queueing.queues import check_quantile, inverse
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ import numpy as np
 from scipy import optimize, special  # it ships no types
 
 from tailrace.errors import InputError
-from tailrace.model.tails import (
+from tailrace.model.queueing.tails import (
     constant_service_tail,
     decay_rate,
     inverted,

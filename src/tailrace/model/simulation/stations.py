@@ -1,7 +1,7 @@
 """Stations, the queues of a simulation, and the records that pass them.
 
 Here records go through one station, or through a row of them that hold each other up;
-``tailrace.model.simulate`` sends them from station to station.
+``tailrace.model.simulation.simulate`` sends them from station to station.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.errors import InputError
-from tailrace.model import kernels
-from tailrace.model.chance import Purpose, Times, check_shares, picked, rounded, seeded
-from tailrace.model.pauses import merged
-from tailrace.model.simulated import StationUse
+from tailrace.model.simulation import kernels
+from tailrace.model.simulation.chance import Purpose, Times, check_shares, picked, rounded, seeded
+from tailrace.model.simulation.pauses import merged
+from tailrace.model.simulation.simulated import StationUse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """What rate is to come: forecasts with bands, by the method that was right most often so far.
 
-The methods are those of ``tailrace.model.smoothing``; ``backtests`` picks one of them, and
-``bands`` draws from its errors how far off it may be.
+The methods are those of ``smoothing``; ``backtests`` picks one of them, and ``bands`` draws from its
+errors how far off it may be.
 
 At a gap nothing is learnt, and it counts in no error. Gaps at the start are let go; gaps at the
 end make every forecast that much longer.
@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tailrace.errors import InputError
-from tailrace.model.backtests import Past, try_methods
-from tailrace.model.bands import SCORES, STANDARD, bands_of, error_at
-from tailrace.model.seasons import season_of
-from tailrace.model.smoothing import Method, fit_weights, look_ahead, run_methods
+from tailrace.model.forecasting.backtests import Past, try_methods
+from tailrace.model.forecasting.bands import SCORES, STANDARD, bands_of, error_at
+from tailrace.model.forecasting.seasons import season_of
+from tailrace.model.forecasting.smoothing import Method, fit_weights, look_ahead, run_methods
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from tailrace.model.backtests import Backtest, MethodScore
+    from tailrace.model.forecasting.backtests import Backtest, MethodScore
 
     Floats = NDArray[np.float64]
 

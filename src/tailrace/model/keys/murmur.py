@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.errors import InputError
-from tailrace.model.keytypes import numbers_of, plain_of, rule_of
+from tailrace.model.keys.keytypes import numbers_of, plain_of, rule_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

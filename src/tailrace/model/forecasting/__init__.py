@@ -1,0 +1,1 @@
+"""Forecasts of the load, and alarms that follow from them."""

@@ -1,0 +1,1 @@
+"""Queues and flushes: how long records wait in theory."""
