@@ -1,8 +1,9 @@
 """What predictions are held against: five topologies of Cooper 2020, section 5.3, and PrimeTest.
 
 Their steps wait, as for an answer from another machine, so that a laptop can run as many of them at
-once as an experiment needs; PrimeTest computes. Ways that part and come together again are ways of
-the records, told by a column, since real-time mode reads its source only once.
+once as an experiment needs; PrimeTest computes, in one task, so that the engine has a core left.
+Ways that part and come together again are ways of the records, told by a column, since real-time
+mode reads its source only once.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ ONE = "seq long, key string"
 class Topology:
     """A flow to predict: what it does, and which of its steps have partitions of their own.
 
-    ``per_s`` is the rate that keeps one task of its busiest step busy all the time, about.
+    ``per_s`` is the rate that keeps one task of its busiest step busy all the time, about, and
+    ``sources`` the number of partitions that it reads.
     """
 
     name: str
     pipeline: Callable[[DataFrame], DataFrame]
     own: tuple[str, ...]
     per_s: float
+    sources: int = 2
     keys: Any = field(default=KEYS)
     windows: Mapping[str, int] = field(default_factory=dict)
 
@@ -95,30 +98,30 @@ def window(ms: float, size: int) -> Callable[[Any, list[Any], Any], Iterator[tup
 
 def fields_to_fields(records: DataFrame) -> DataFrame:
     """Two keyed steps in a row, by different keys."""
-    entered = records.transform(step("enter", waits(0.1), ONE))
-    first = entered.transform(keyed_step("first", each(1.0), ONE, key="key"))
+    entered = records.transform(step("enter", waits(0.3), ONE))
+    first = entered.transform(keyed_step("first", each(3.0), ONE, key="key"))
     other = first.withColumn("key", sf.expr("substring('AAABBCDEFGHIJKLM', 1 + seq % 16, 1)"))
-    return other.transform(keyed_step("second", each(1.0), ONE, key="key"))
+    return other.transform(keyed_step("second", each(3.0), ONE, key="key"))
 
 
 def multiplier(records: DataFrame) -> DataFrame:
     """One record becomes ten, which are sent."""
-    many = records.transform(flat_step("multiply", multiplies(0.5), ONE))
-    return many.transform(step("send", waits(0.2), ONE, scale=(1, 8)))
+    many = records.transform(flat_step("multiply", multiplies(1.5), ONE))
+    return many.transform(step("send", waits(0.6), ONE, scale=(1, 8)))
 
 
 def windowed(records: DataFrame) -> DataFrame:
     """One record of every ten of a key is sent."""
-    entered = records.transform(step("enter", waits(0.1), ONE))
-    kept = entered.transform(keyed_step("window", window(1.0, WINDOW), ONE, key="key"))
-    return kept.transform(step("send", waits(0.5), ONE))
+    entered = records.transform(step("enter", waits(0.3), ONE))
+    kept = entered.transform(keyed_step("window", window(3.0, WINDOW), ONE, key="key"))
+    return kept.transform(step("send", waits(1.5), ONE))
 
 
 def all_in_one(records: DataFrame) -> DataFrame:
     """Multiplied, windowed by key, counted by key."""
-    many = records.transform(flat_step("multiply", multiplies(0.5), ONE))
-    kept = many.transform(keyed_step("window", window(0.2, WINDOW), ONE, key="key"))
-    return kept.transform(keyed_step("count", each(1.0), ONE, key="key"))
+    many = records.transform(flat_step("multiply", multiplies(1.5), ONE))
+    kept = many.transform(keyed_step("window", window(0.6, WINDOW), ONE, key="key"))
+    return kept.transform(keyed_step("count", each(3.0), ONE, key="key"))
 
 
 WAYS = "seq long, key string, way string"
@@ -138,7 +141,7 @@ def join_split(records: DataFrame) -> DataFrame:
 
     def join(_key: Any, rows: list[Any], state: Any) -> Iterator[tuple[int, str, str]]:
         for row in rows:
-            time.sleep(2e-4)
+            time.sleep(6e-4)
             state["held"] = state.get("held", 0) + 1
             if state["held"] == 2 * WINDOW:
                 state["held"] = 0
@@ -146,12 +149,12 @@ def join_split(records: DataFrame) -> DataFrame:
                 yield row.seq, row.key, "two"
 
     both = records.withColumn("way", sf.explode(sf.array(sf.lit("a"), sf.lit("b"))))
-    apart = both.transform(flat_step("a", along("a", 0.5, 1), WAYS)).transform(
-        flat_step("b", along("b", 0.5, 10), WAYS)
+    apart = both.transform(flat_step("a", along("a", 1.5, 1), WAYS)).transform(
+        flat_step("b", along("b", 1.5, 10), WAYS)
     )
     joined = apart.transform(keyed_step("join", join, WAYS, key="key"))
-    return joined.transform(flat_step("one", along("one", 0.5, 1), WAYS)).transform(
-        flat_step("two", along("two", 0.5, 1), WAYS)
+    return joined.transform(flat_step("one", along("one", 1.5, 1), WAYS)).transform(
+        flat_step("two", along("two", 1.5, 1), WAYS)
     )
 
 
@@ -170,10 +173,10 @@ def nothing(records: DataFrame) -> DataFrame:
 TRIVIAL = Topology("trivial", nothing, ("two",), 10_000.0)
 
 TOPOLOGIES = (
-    Topology("fields-to-fields", fields_to_fields, ("first", "second"), 850.0),
-    Topology("multiplier", multiplier, ("send",), 350.0),
-    Topology("windowed", windowed, ("window",), 850.0, windows={"window": WINDOW}),
-    Topology("all-in-one", all_in_one, ("window", "count"), 350.0, windows={"window": WINDOW}),
-    Topology("join-split", join_split, ("join",), 350.0, windows={"join": 2 * WINDOW}),
-    Topology("primes", primes, (), 5_000.0),
+    Topology("fields-to-fields", fields_to_fields, ("first", "second"), 300.0),
+    Topology("multiplier", multiplier, ("send",), 120.0),
+    Topology("windowed", windowed, ("window",), 300.0, windows={"window": WINDOW}),
+    Topology("all-in-one", all_in_one, ("window", "count"), 120.0, windows={"window": WINDOW}),
+    Topology("join-split", join_split, ("join",), 120.0, windows={"join": 2 * WINDOW}),
+    Topology("primes", primes, (), 5_000.0, sources=1),
 )

@@ -50,6 +50,11 @@ AHEAD = 0.5
 first, and the bound must hold meanwhile. Once an interval is over, what was counted holds."""
 
 
+DEVIATIONS = 6
+USUAL_DEVIATION = 0.07
+"""How far intervals lie from their prediction: what is believed at first, and how many count."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Loads:
     """What the policy on chains looks at."""
@@ -94,6 +99,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         self._last: dict[tuple[str, int], Sighting] = {}
         self._gaps_ms: deque[float] = deque(maxlen=GAPS)
         self._newest_batch = -1
+        self._deviations = deque([USUAL_DEVIATION] * DEVIATIONS, maxlen=DEVIATIONS)
         self._seen: handover.RealTimeObservation | None = None
         self._recent: dict[tuple[str, int], deque[Stretch]] = {}
 
@@ -160,6 +166,10 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
 
     def _decide(self, interval: LiveInterval, now_us: int) -> None:
         observation = self._observe(interval)
+        deviation = handover.deviation(observation)
+        if deviation is not None:
+            self._deviations.append(deviation)
+        observation = replace(observation, noise=median(self._deviations))
         self._seen = handover.risen(observation, self._rises(observation, now_us))
         decision = handover.decide(self._seen)
         self._suspect(decision.impossible)
@@ -221,6 +231,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
 
     def _forget(self) -> None:
         self._seen = None
+        self._deviations.extend([USUAL_DEVIATION] * DEVIATIONS)
         with self._lock:
             self._recent.clear()
 

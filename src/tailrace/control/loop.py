@@ -191,7 +191,7 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
             for interval in track.intervals.flush():
                 self._judge(interval, track.constraints)
         for interval in self._adjustment.flush():
-            self._remember(interval)
+            self._remember(interval, whole=False)
 
     def _judge(self, interval: AnySpan, constraints: list[Constraint]) -> None:
         for constraint in constraints:
@@ -200,9 +200,9 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
             self._fresh.append(verdict)
             self._latest[constraint] = (verdict, interval)
 
-    def _remember(self, interval: AnySpan) -> None:
+    def _remember(self, interval: AnySpan, *, whole: bool = True) -> None:
         latencies_ms = interval.latencies_ms()
-        self.recording.add_interval(interval, self.plan, latencies_ms)
+        self.recording.add_interval(interval, self.plan, latencies_ms, whole=whole)
         steps = {
             name: StepRecord(
                 step.records_in,

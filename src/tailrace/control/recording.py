@@ -74,7 +74,10 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """An interval: what came in, how long records took, what steps did, what hand-overs took."""
+    """An interval: what came in, how long records took, what steps did, what hand-overs took.
+
+    One that is not ``whole`` was cut short by the end of the run.
+    """
 
     start_us: int
     every_ms: float
@@ -84,6 +87,7 @@ class _Interval:
     latencies_ms: LogHistogram
     steps: dict[str, StepMeasure]
     hand_over: _HandOver | None
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +126,10 @@ class Recording:
                 _Batch(batch.records, batch.duration_ms, tasks_ms, work_ms, batch.planned_us)
             )
 
-    def add_interval(self, interval: Span, plan: Plan, latencies_ms: LogHistogram) -> None:
-        """Take in a complete interval, with its latencies."""
+    def add_interval(
+        self, interval: Span, plan: Plan, latencies_ms: LogHistogram, *, whole: bool = True
+    ) -> None:
+        """Take in an interval with its latencies: a whole one, or what the end left of it."""
         self._notice(plan)
         handed = _handed(interval) if isinstance(interval, LiveInterval) else None
         self._intervals.append(
@@ -136,6 +142,7 @@ class Recording:
                 latencies_ms,
                 interval.steps(),
                 handed,
+                whole,
             )
         )
 
@@ -150,9 +157,11 @@ class Recording:
         """The profile of what was seen since then, and since chains or partitions changed.
 
         None if nothing was. The first seconds of a flow, in which code is compiled, say little of
-        the others.
+        the others; the interval in which it ended has too few records for its length, and counts
+        only where there is no other.
         """
-        intervals = [kept for kept in self._intervals if kept.start_us >= since_us]
+        late = [kept for kept in self._intervals if kept.start_us >= since_us]
+        intervals = [kept for kept in late if kept.whole] or late
         if not intervals:
             return None
         batches = [kept for kept in self._batches if kept.at_us >= since_us]

@@ -200,6 +200,21 @@ def risen(
     return replace(after, readings=tuple(readings))
 
 
+def deviation(observation: RealTimeObservation) -> float | None:
+    """How far the constraints measured from what the model says of them, as a share; the worst.
+
+    None where nothing was measured or the model has no answer.
+    """
+    found = [
+        abs(reading.value_ms / expected_ms - 1)
+        for reading in observation.readings
+        if reading.value_ms is not None
+        and (expected_ms := _expected_ms(observation, reading)) is not None
+        and 0 < expected_ms < math.inf
+    ]
+    return max(found, default=None)
+
+
 def assess(observation: RealTimeObservation) -> tuple[Impossible, ...]:
     """The constraints that even lifetime 0 cannot keep, with what dominates and a remedy.
 

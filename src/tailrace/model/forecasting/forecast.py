@@ -1,7 +1,7 @@
 """What rate is to come: forecasts with bands, by the method that was right most often so far.
 
-The methods are those of ``smoothing``; ``backtests`` picks one of them, and ``bands`` draws from its
-errors how far off it may be.
+The methods are those of ``smoothing``; ``backtests`` picks one of them, and ``bands`` draws from
+its errors how far off it may be.
 
 At a gap nothing is learnt, and it counts in no error. Gaps at the start are let go; gaps at the
 end make every forecast that much longer.
