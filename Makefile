@@ -42,7 +42,7 @@ bench: setup
 	$(BIN)/tailrace demo --json > bench/results/demo.json
 	$(BIN)/python docs/figures.py
 
-# About half an hour: how right predictions are, on every topology in both backends.
+# About 40 minutes: how right predictions are, on every topology in both backends.
 bench-predict: setup
 	$(BIN)/tailrace validate --out bench/results/validate.json
 

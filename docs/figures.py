@@ -157,8 +157,9 @@ def _validate(result: dict[str, Any]) -> Iterator[Row]:
         found = result[what]
         error = f"{found['median_abs_error']:.1%}, 9 in 10 within {found['p90_abs_error']:.1%}"
         yield f"Predicted {what} latency: median error over {runs}", error, "-"
-    worst = f"{result['saturation']['max_abs_error']:.1%}"
-    yield "Predicted saturation rate: largest error of all topologies", worst, "-"
+    for what in ("saturation", "arrivals"):
+        worst = f"{result[what]['max_abs_error']:.1%}"
+        yield f"Predicted {what} rate: largest error of all topologies", worst, "-"
 
 
 def _demo(result: dict[str, Any]) -> Iterator[Row]:

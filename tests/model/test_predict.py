@@ -87,6 +87,25 @@ def profiled(plan: Plan, rate: float, slots: int = 4) -> Profile:
     return profile
 
 
+def test_the_interval_in_which_a_run_ended_does_not_count_as_a_whole_one() -> None:
+    plan, rate = PLANS[1]
+    batches, _ = simulated(plan, rate)
+    ended = [batch for batch in batches if batch.planned_us < 21e6]  # a second of the fifth
+    recording, intervals = Recording(LINE), Intervals(5_000.0, 0)
+    for batch in ended:
+        for interval in intervals.add(batch):
+            recording.add_interval(interval, plan, interval.latencies_ms())
+    for interval in intervals.flush():
+        recording.add_interval(interval, plan, interval.latencies_ms(), whole=False)
+    profile = recording.profile("line")
+    assert profile is not None
+    assert profile.seconds == 20.0
+    assert profile.rate_per_s == pytest.approx(rate, rel=0.02)
+    last = recording.profile("line", since_us=20e6)
+    assert last is not None  # better than nothing
+    assert last.rate_per_s < 0.5 * rate
+
+
 PLANS = (
     (Plan(0.0, APART, {"score": 1}), 1_500.0),
     (Plan(300.0, APART, {"score": 2}), 4_000.0),

@@ -22,6 +22,7 @@ from tailrace.policy.handover import (
     RealTimeObservation,
     assess,
     decide,
+    deviation,
     risen,
 )
 
@@ -396,3 +397,25 @@ def test_a_reason_is_one_sentence_with_the_numbers() -> None:
         f"{decision.lifetimes_ms['score']:.3g} ms keep the mean at 9.18 ms of 10 ms "
         "with 0.12 instead of 0.46 cores."
     )
+
+
+def test_the_deviation_is_how_far_a_constraint_measured_from_its_prediction() -> None:
+    goal = constraint("mean", "20 ms")
+    said = decide(on(chain(), goal=goal))
+    applied = after(on(chain(), goal=goal), said)
+    assert said.predicted_ms is not None
+    for longer in (0.9, 1.0, 1.3):
+        (reading,) = applied.readings
+        measured = replace(reading, value_ms=longer * said.predicted_ms)
+        found = deviation(replace(applied, readings=(measured,)))
+        assert found == pytest.approx(abs(longer - 1), abs=0.01)
+    assert deviation(on(chain(), goal=goal)) is None
+
+
+def test_a_flow_that_strays_from_its_predictions_gets_a_wider_margin() -> None:
+    goal = constraint("mean", "20 ms")
+    steady, straying = (
+        decide(replace(on(chain(), goal=goal), noise=noise)).predicted_ms for noise in (0.0, 0.09)
+    )
+    assert steady == pytest.approx(0.92 * goal.bound_ms, rel=0.01)
+    assert straying == pytest.approx(0.82 * goal.bound_ms, rel=0.01)

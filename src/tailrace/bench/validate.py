@@ -12,7 +12,6 @@ overload was called before it happened.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from dataclasses import dataclass, replace
 from statistics import median
@@ -22,22 +21,21 @@ from pyspark.sql import functions as sf
 from rich.table import Table
 
 from tailrace import load
+from tailrace.bench.judging import Case, Overload, Runs, judged
 from tailrace.bench.machine import described
 from tailrace.bench.topologies import KEYS, TOPOLOGIES, TRIVIAL, Topology
 from tailrace.errors import FlowFailed
 from tailrace.model.capacity import capacity
 from tailrace.model.keys.murmur import partition_of
-from tailrace.model.loads import Router
-from tailrace.model.predict import Predictor
+from tailrace.model.predict import completed
 from tailrace.plan import Backend, Plan, chain_name
-from tailrace.profile.file import as_json
 from tailrace.spark import sinks
 from tailrace.spark.flow import Flow
 from tailrace.spark.settings import session
 from tailrace.spark.sources import replay
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
@@ -59,9 +57,7 @@ MEASURED_S = 14.0
 INTERVAL = "2 s"
 
 UTILISATIONS = (0.35, 0.55, 0.7, 0.83, 0.92)
-HIGHEST = 0.9
-"""Up to this utilisation the figures that count are taken; above it they are shown beside. A run is
-as busy as its own profile says, since the first one, by which its rate is set, is not exact."""
+"""How busy runs are meant to be, by the first profile; they are as busy as their own one says."""
 
 MOST_PARTITIONS = 16
 TRIVIAL_PER_S = 500.0
@@ -69,36 +65,32 @@ OVERLOAD = 1.5
 BATCH_LENGTH_MS = 60_000.0
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A configuration that was run, and what it left behind.
-
-    ``arrivals`` are the records that entered each step, for each one that entered the flow.
-    """
-
-    topology: str
-    profile: Profile
-    utilisation: float
-    arrivals: Mapping[str, float]
-
-
 def measure(*, quick: bool) -> dict[str, Any]:
     """Run every configuration, predict each from the others, and compare."""
     spark = session("validate", master=f"local[{SLOTS}]")
     cases: list[Case] = []
-    saturations: list[dict[str, Any]] = []
+    overloads: list[Overload] = []
     try:
         engine = _engine(spark)
         for topology in TOPOLOGIES[:2] if quick else TOPOLOGIES:
             for backend in Backend:
-                found, saturation = _run_all(spark, topology, backend, quick=quick)
+                found, overload = _run_all(spark, topology, backend, quick=quick)
                 cases += found
-                saturations.append(saturation)
-                _LOG.info("%s in %s: %s", topology.name, backend, saturation)
+                overloads.append(overload)
+                _LOG.info("%s", overload)
         misplaced = _misplaced(spark)
     finally:
         spark.stop()
-    return {**judged(cases, engine, saturations), "misplaced_keys": misplaced}
+    return _result(Runs(tuple(cases), engine, tuple(overloads), misplaced), described())
+
+
+def again(result: dict[str, Any]) -> dict[str, Any]:
+    """Judge the runs of a result by the model as it is now."""
+    return _result(Runs.from_json(result["runs"]), result["machine"])
+
+
+def _result(runs: Runs, machine: dict[str, Any]) -> dict[str, Any]:
+    return {**judged(runs), "runs": runs.as_json(), "machine": machine}
 
 
 def _engine(spark: SparkSession) -> dict[Backend, Profile]:
@@ -114,7 +106,7 @@ def _engine(spark: SparkSession) -> dict[Backend, Profile]:
 
 def _run_all(
     spark: SparkSession, topology: Topology, backend: Backend, *, quick: bool
-) -> tuple[list[Case], dict[str, Any]]:
+) -> tuple[list[Case], Overload]:
     """The configurations of a topology in a backend: one to learn from, then by utilisation."""
     shapes = SHAPES[backend][: 2 if quick else None]
     stages = max(1, len(topology.own)) if backend is Backend.MICROBATCH else 1
@@ -125,7 +117,7 @@ def _run_all(
         done = _run(spark, topology, shape, share * saturation)
         busy = done.profile.rate_per_s / capacity(done.profile).saturation_per_s
         cases.append(Case(topology.name, done.profile, busy, done.arrivals))
-    return cases, _saturated(spark, topology, shapes[1], first)
+    return cases, _overloaded(spark, topology, shapes[1], first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,19 +220,11 @@ def _done_per_s(report: Report, batches: list[BatchMeasure]) -> float:
     return min(into.values())
 
 
-def _saturated(
-    spark: SparkSession, topology: Topology, shape: Shape, first: Profile
-) -> dict[str, Any]:
-    """The rate that a plan takes when it gets more, beside the one that was predicted."""
-    predicted = capacity(first, shape.plan(topology)).saturation_per_s
-    measured = _run(spark, topology, shape, OVERLOAD * predicted).done_per_s
-    return {
-        "topology": topology.name,
-        "backend": str(shape.backend),
-        "predicted_per_s": round(float(predicted), 1),
-        "measured_per_s": round(measured, 1),
-        "error": round(float(predicted) / measured - 1, 4),
-    }
+def _overloaded(spark: SparkSession, topology: Topology, shape: Shape, first: Profile) -> Overload:
+    """Give a plan more than the first profile says that it can take."""
+    known = replace(first, plan=completed(shape.plan(topology), first))
+    rate = OVERLOAD * capacity(known).saturation_per_s
+    return Overload(topology.name, known, _run(spark, topology, shape, rate).done_per_s)
 
 
 def _misplaced(spark: SparkSession) -> int:
@@ -254,102 +238,6 @@ def _misplaced(spark: SparkSession) -> int:
         said = dict(zip(keys, partition_of(keys, partitions, "string"), strict=True))
         wrong += sum(1 for key, partition in placed if said[key] != partition)
     return wrong
-
-
-# --- judging ------------------------------------------------------------------------------------
-
-
-def judged(
-    cases: Sequence[Case], engine: dict[Backend, Profile], saturations: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """Every configuration predicted from every other of its topology, and how right that was."""
-    made = [
-        _predicted(origin, target, engine)
-        for origin in cases
-        for target in cases
-        if origin.topology == target.topology and origin is not target
-    ]
-    usual = [one for one in made if one["utilisation"] <= HIGHEST]
-    return {
-        "mean": _errors(usual, "mean"),
-        "p99": _errors(usual, "p99"),
-        "arrivals": {
-            "max_abs_error": max((abs(e) for o in usual for e in o["arrivals"]), default=None)
-        },
-        "same_backend": {"mean": _errors([o for o in usual if o["same_backend"]], "mean")},
-        "other_backend": {"mean": _errors([o for o in usual if not o["same_backend"]], "mean")},
-        "above_nine_tenths": {
-            "mean": _errors([o for o in made if o["utilisation"] > HIGHEST], "mean")
-        },
-        "saturation": {
-            "max_abs_error": max((abs(s["error"]) for s in saturations), default=None),
-            "runs": saturations,
-        },
-        "configurations": len(cases),
-        "predictions": len(usual),
-        "cases": [_shown(case) for case in cases],
-        "made": made,
-        "machine": described(),
-    }
-
-
-def _predicted(origin: Case, target: Case, engine: dict[Backend, Profile]) -> dict[str, Any]:
-    profile, real = origin.profile, target.profile
-    known = profile.backend is real.backend
-    if not known:
-        other = engine[real.backend]
-        profile = replace(
-            profile,
-            batch=profile.batch or other.batch,
-            hand_over=profile.hand_over or other.hand_over,
-        )
-    found = Predictor(profile)(real.plan, real.rate_per_s)
-    latency = real.latency
-    assert latency is not None  # noqa: S101 - a flow always measures it
-    entering = Router(profile).loads(found.plan, 1.0).entering
-    return {
-        "topology": origin.topology,
-        "from": _place(origin),
-        "to": _place(target),
-        "same_backend": known,
-        "utilisation": target.utilisation,
-        "mean": [round(found.mean_ms, 3), round(latency.mean_ms, 3)],
-        "p99": [round(found.p99_ms, 3), round(latency.p99_ms, 3)],
-        "arrivals": [
-            round(float(entering[name].sum()) / measured - 1, 4)
-            for name, measured in target.arrivals.items()
-        ],
-    }
-
-
-def _place(case: Case) -> str:
-    plan = case.profile.plan
-    wait = max(plan.lifetimes_ms.values(), default=0.0)
-    wait_ms = wait if plan.backend is Backend.REALTIME else plan.interval_ms
-    tasks = max(plan.partitions.values(), default=1)
-    return f"{plan.backend} {wait_ms:g} ms x{tasks} at {case.utilisation:.2f}"
-
-
-def _errors(made: list[dict[str, Any]], name: str) -> dict[str, float | None]:
-    """The absolute errors; a plan that was wrongly called impossible is off by all of it."""
-    off = sorted(
-        abs(one[name][0] / one[name][1] - 1) if math.isfinite(one[name][0]) else 1.0 for one in made
-    )
-    if not off:
-        return {"median_abs_error": None, "p90_abs_error": None}
-    return {
-        "median_abs_error": round(median(off), 4),
-        "p90_abs_error": round(off[min(len(off) - 1, math.ceil(0.9 * len(off)) - 1)], 4),
-    }
-
-
-def _shown(case: Case) -> dict[str, Any]:
-    return {
-        "topology": case.topology,
-        "plan": case.profile.plan.as_json(),
-        "utilisation": case.utilisation,
-        "profile": as_json(case.profile),
-    }
 
 
 def table(result: dict[str, Any]) -> Table:

@@ -134,19 +134,44 @@ def bench(
 
 
 @app.command()
-def validate(*, quick: Quick = False, out: OutFile = None, as_json: AsJson = False) -> None:
+def validate(
+    *,
+    quick: Quick = False,
+    again: Annotated[
+        Path | None, typer.Option(help="Run nothing: judge the runs of this result once more.")
+    ] = None,
+    out: OutFile = None,
+    as_json: AsJson = False,
+) -> None:
     """Run known topologies, predict each run from the others, and say how right that was."""
     from tailrace.bench import validate as validation  # noqa: PLC0415 - brings Spark along
 
-    _measured(validation, quick=quick, out=out, as_json=as_json)
+    if again is None:
+        _measured(validation, quick=quick, out=out, as_json=as_json)
+        return
+    _check_file(out)
+    try:
+        result = validation.again(json.loads(again.read_text("utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"There are no runs to judge in {again}: name what 'tailrace validate --out' wrote."
+        ) from error
+    _show(validation, result, out=out, as_json=as_json)
 
 
 def _measured(benchmark: Benchmark, *, quick: bool, out: Path | None, as_json: bool) -> None:
+    _check_file(out)
+    _show(benchmark, benchmark.measure(quick=quick), out=out, as_json=as_json)
+
+
+def _check_file(out: Path | None) -> None:
     if out is not None:
         directory(out.parent)
         if out.is_dir():
             raise InputError(f"The output {out} is a directory: name a file in it.")
-    result = benchmark.measure(quick=quick)
+
+
+def _show(benchmark: Benchmark, result: dict[str, Any], *, out: Path | None, as_json: bool) -> None:
     if out is not None:
         out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if as_json:

@@ -242,6 +242,7 @@ def _batch_costs(bare: Profile, batches: list[_Batch]) -> BatchCosts:
 
 
 def _hand_over_costs(bare: Profile, intervals: list[_Interval]) -> HandOverCosts | None:
+    """What is left of hand-overs without their steps, and of exchanges without their sweep."""
     handed = [kept.hand_over for kept in intervals if kept.hand_over is not None]
     if not handed:
         return None
@@ -255,7 +256,7 @@ def _hand_over_costs(bare: Profile, intervals: list[_Interval]) -> HandOverCosts
         max(0.02, (spent_ms - per_record_ms * records) / hand_overs),
         per_record_ms,
         max(0.0, median(h.source_ms for h in handed)),
-        max(0.0, median(h.shuffle_ms for h in handed) / hops),
+        max(0.0, median(h.shuffle_ms for h in handed) / hops - bare.plan.flush_ms / 2),
         max(0.0, median(h.sink_ms for h in handed)),
         median(gaps) if gaps else 60.0,
     )

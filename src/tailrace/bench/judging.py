@@ -1,0 +1,248 @@
+"""How right predictions are: runs that were measured, each predicted from all others alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from tailrace.model.capacity import capacity
+from tailrace.model.loads import Router
+from tailrace.model.predict import Predictor
+from tailrace.plan import Backend
+from tailrace.profile.file import as_json, from_json
+from tailrace.units import show_duration, show_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tailrace.profile.profile import Latency, Profile
+
+HIGHEST = 0.9
+"""Up to this utilisation the figures that count are taken; above it they are shown beside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A configuration that was run, and what it left behind.
+
+    It was as busy as its own profile says. ``arrivals`` are the records that entered each step, for
+    each one that entered the flow.
+    """
+
+    topology: str
+    profile: Profile
+    utilisation: float
+    arrivals: Mapping[str, float]
+
+    def __str__(self) -> str:
+        """Its plan and how busy it was, in a few words."""
+        plan = self.profile.plan
+        live = plan.backend is Backend.REALTIME
+        wait_ms = max(plan.lifetimes_ms.values(), default=0.0) if live else plan.interval_ms
+        tasks = max(plan.partitions.values(), default=1)
+        return f"{plan.backend} {wait_ms:g} ms x{tasks} at {self.utilisation:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """A plan that got more than it can take: ``measured_per_s`` got through.
+
+    ``profile`` is what was known before, with the plan that was to run.
+    """
+
+    topology: str
+    profile: Profile
+    measured_per_s: float
+
+    @property
+    def predicted_per_s(self) -> float:
+        """The rate at which the plan was to saturate."""
+        return float(capacity(self.profile).saturation_per_s)
+
+    @property
+    def error(self) -> float:
+        """How far that is from what got through."""
+        return self.predicted_per_s / self.measured_per_s - 1
+
+    def __str__(self) -> str:
+        """Both rates in a line."""
+        return (
+            f"{self.topology} in {self.profile.backend}: saturates at "
+            f"{show_rate(self.predicted_per_s)} of {show_rate(self.measured_per_s)} "
+            f"({self.error:+.1%})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """All that was measured: the cases, what the engine takes in each backend, and overloads."""
+
+    cases: tuple[Case, ...]
+    engine: Mapping[Backend, Profile]
+    overloads: tuple[Overload, ...]
+    misplaced_keys: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The runs as plain data."""
+        return {
+            "cases": [
+                {
+                    "topology": case.topology,
+                    "utilisation": round(case.utilisation, 4),
+                    "arrivals": dict(case.arrivals),
+                    "profile": as_json(case.profile),
+                }
+                for case in self.cases
+            ],
+            "engine": {str(backend): as_json(found) for backend, found in self.engine.items()},
+            "overloads": [
+                {
+                    "topology": found.topology,
+                    "measured_per_s": round(found.measured_per_s, 2),
+                    "profile": as_json(found.profile),
+                }
+                for found in self.overloads
+            ],
+            "misplaced_keys": self.misplaced_keys,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Runs:
+        """Read them back."""
+        return cls(
+            tuple(
+                Case(
+                    case["topology"],
+                    from_json(case["profile"], f"the profile of '{case['topology']}'"),
+                    case["utilisation"],
+                    case["arrivals"],
+                )
+                for case in data["cases"]
+            ),
+            {
+                Backend(backend): from_json(found, f"the engine in {backend}")
+                for backend, found in data["engine"].items()
+            },
+            tuple(
+                Overload(
+                    found["topology"],
+                    from_json(found["profile"], f"the overload of '{found['topology']}'"),
+                    found["measured_per_s"],
+                )
+                for found in data["overloads"]
+            ),
+            data["misplaced_keys"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One case predicted from another: what was said, what was measured, and by how much off."""
+
+    origin: Case
+    target: Case
+    mean_ms: float
+    p99_ms: float
+    arrivals: tuple[float, ...]
+
+    @property
+    def measured(self) -> Latency:
+        """The latency that was measured."""
+        found = self.target.profile.latency
+        assert found is not None  # noqa: S101 - a run always measures it
+        return found
+
+    @property
+    def same_backend(self) -> bool:
+        """Whether the profile was measured in the backend that it was asked about."""
+        return self.origin.profile.backend is self.target.profile.backend
+
+    @property
+    def mean_error(self) -> float:
+        """The error of the mean; a plan that was wrongly called impossible is off by all of it."""
+        return _error(self.mean_ms, self.measured.mean_ms)
+
+    @property
+    def p99_error(self) -> float:
+        """The same for the p99."""
+        return _error(self.p99_ms, self.measured.p99_ms)
+
+    def __str__(self) -> str:
+        """The prediction in a line."""
+        mean, p99 = (
+            f"{show_duration(said) if math.isfinite(said) else 'never'} of {show_duration(ms)} "
+            f"({error:+.0%})"
+            for said, ms, error in (
+                (self.mean_ms, self.measured.mean_ms, self.mean_error),
+                (self.p99_ms, self.measured.p99_ms, self.p99_error),
+            )
+        )
+        return f"{self.origin.topology}: {self.origin} -> {self.target}: mean {mean}, p99 {p99}"
+
+
+def judged(runs: Runs) -> dict[str, Any]:
+    """Every configuration predicted from every other of its topology, and how right that was."""
+    made = [
+        _attempt(origin, target, runs.engine)
+        for origin in runs.cases
+        for target in runs.cases
+        if origin.topology == target.topology and origin is not target
+    ]
+    usual = [one for one in made if one.target.utilisation <= HIGHEST]
+    beyond = [one for one in made if one.target.utilisation > HIGHEST]
+    same = [one for one in usual if one.same_backend]
+    other = [one for one in usual if not one.same_backend]
+    return {
+        "mean": _errors([one.mean_error for one in usual]),
+        "p99": _errors([one.p99_error for one in usual]),
+        "arrivals": {"max_abs_error": _worst([e for one in usual for e in one.arrivals])},
+        "saturation": {
+            "max_abs_error": _worst([one.error for one in runs.overloads]),
+            "made": [str(one) for one in runs.overloads],
+        },
+        "misplaced_keys": runs.misplaced_keys,
+        "same_backend": {"mean": _errors([one.mean_error for one in same])},
+        "other_backend": {"mean": _errors([one.mean_error for one in other])},
+        "above_nine_tenths": {"mean": _errors([one.mean_error for one in beyond])},
+        "configurations": len(runs.cases),
+        "predictions": len(usual),
+        "made": [str(one) for one in made],
+    }
+
+
+def _attempt(origin: Case, target: Case, engine: Mapping[Backend, Profile]) -> Attempt:
+    """Predict a case; what the engine takes in a backend never seen is that of trivial steps."""
+    profile, real = origin.profile, target.profile
+    other = engine[real.backend]
+    profile = replace(
+        profile,
+        batch=profile.batch or other.batch,
+        hand_over=profile.hand_over or other.hand_over,
+    )
+    found = Predictor(profile)(real.plan, real.rate_per_s)
+    entering = Router(profile).loads(found.plan, 1.0).entering
+    arrivals = (
+        float(entering[name].sum()) / measured - 1 for name, measured in target.arrivals.items()
+    )
+    return Attempt(origin, target, found.mean_ms, found.p99_ms, tuple(arrivals))
+
+
+def _error(said_ms: float, measured_ms: float) -> float:
+    return said_ms / measured_ms - 1 if math.isfinite(said_ms) else 1.0
+
+
+def _worst(errors: Sequence[float]) -> float | None:
+    return round(max(map(abs, errors)), 4) if errors else None
+
+
+def _errors(found: Sequence[float]) -> dict[str, float | None]:
+    """The absolute errors: their median and their 90th percentile."""
+    off = sorted(map(abs, found))
+    if not off:
+        return {"median_abs_error": None, "p90_abs_error": None}
+    return {
+        "median_abs_error": round(median(off), 4),
+        "p90_abs_error": round(off[min(len(off) - 1, math.ceil(0.9 * len(off)) - 1)], 4),
+    }
