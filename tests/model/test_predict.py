@@ -22,6 +22,7 @@ from tailrace.model.microbatch import BatchModel
 from tailrace.model.predict import predict
 from tailrace.model.realtime import FlowModel, HandOver, HandOverModel
 from tailrace.model.score import Accuracy, Score
+from tailrace.model.simulation.batchruns import hand_overs
 from tailrace.model.simulator import Plant, StepCost, simulate
 from tailrace.plan import Backend, Plan
 from tailrace.profile.interval import Intervals
@@ -285,3 +286,19 @@ def test_nine_of_ten_lognormal_outcomes_fall_into_the_band() -> None:
     held = Accuracy(scores).within()
     assert held is not None
     assert 0.85 < held < 0.95
+
+
+@pytest.mark.parametrize(("copies", "rate"), [(1.0, 300.0), (10.0, 30.0), (10.0, 60.0)])
+def test_what_becomes_of_one_record_arrives_at_once(copies: float, rate: float) -> None:
+    """Against simulated hand-overs of records that come in tens."""
+    flow = hand_made(
+        steps=(StepProfile("parse", 0.02, ratio=copies), StepProfile("score", 1.0)),
+        plan=Plan(60_000.0, APART, {"score": 1}, Backend.REALTIME),
+    )
+    rng = np.random.default_rng(3)
+    groups = np.cumsum(rng.exponential(1e3 / rate, 40_000))
+    model = HandOverModel(0.2, 0.002 + 1.0)
+    seen = hand_overs(np.repeat(groups, int(copies)), model, 0.0, seed=1)
+    predicted = predict(flow, flow.plan, rate).outcome.parts[2]
+    assert predicted.mean_ms == pytest.approx(seen.mean_ms, rel=0.06)
+    assert predicted.quantile_ms(0.99) == pytest.approx(seen.quantile_ms(0.99), rel=0.1)

@@ -9,7 +9,9 @@ import pytest
 
 from tailrace.errors import InputError
 from tailrace.goals import Constraint
-from tailrace.model.predict import predict
+from tailrace.model.cycle import Cycle
+from tailrace.model.loads import Router
+from tailrace.model.predict import Predictor, predict
 from tailrace.model.size import MARGIN, by_cores, every_plan, size, size_for
 from tailrace.plan import Backend, Plan
 from tailrace.profile.profile import BatchCosts, HandOverCosts, Profile, StepProfile
@@ -65,6 +67,25 @@ def test_waits_are_as_long_as_the_bound_affords() -> None:
         else replace(plan, lifetimes_ms={k: 1.1 * ms for k, ms in plan.lifetimes_ms.items()})
     )
     assert predict(FLOW, longer, 500).mean_ms > 800 * (1 - MARGIN)
+
+
+def test_the_row_limit_keeps_every_batch_within_the_bound_and_lets_a_backlog_drain() -> None:
+    best = size(FLOW, "500 /s", mean="800 ms").best
+    assert best is not None
+    plan, ask = best.plan, Predictor(FLOW)
+    assert plan.row_limit == ask.row_limit(plan, 500.0, 800.0)
+    router = Router(FLOW)
+    cycle = Cycle(router.loads(plan, 500.0), BatchCosts(40.0, 0.005), plan.interval_ms)
+    assert plan.row_limit is not None
+    assert cycle.duration_ms(plan.row_limit) <= 800 < cycle.duration_ms(plan.row_limit + 1)
+    assert ask(plan, 500.0).outcome.highest_per_s > 1.1 * 500
+
+
+def test_no_row_limit_is_set_that_would_hold_records_back_for_good() -> None:
+    found = size(FLOW, mean="15 ms", most_cores=8)
+    assert found.best is not None
+    assert found.best.plan.row_limit is None  # real-time mode has none
+    assert Predictor(FLOW).row_limit(FLOW.plan, 1_000.0, 1.0) == 0  # nothing ends so soon
 
 
 def test_runners_up_cost_no_less() -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
@@ -27,6 +26,7 @@ from tailrace.bench.topologies import KEYS, TOPOLOGIES, TRIVIAL, Topology
 from tailrace.errors import FlowFailed
 from tailrace.model.capacity import capacity
 from tailrace.model.keys.murmur import partition_of
+from tailrace.model.loads import Router
 from tailrace.model.predict import completed
 from tailrace.plan import Backend, Plan, chain_name
 from tailrace.spark import sinks
@@ -190,7 +190,7 @@ def _run(spark: SparkSession, topology: Topology, shape: Shape, rate: float) -> 
     windows = topology.windows
     steps = tuple(replace(s, window=windows.get(s.name, 1)) for s in report.profile.steps)
     profile = replace(report.profile, steps=steps)
-    return Done(profile, _arrivals(report), _done_per_s(report, batches))
+    return Done(profile, _arrivals(report), _done_per_s(report, profile, batches))
 
 
 def _arrivals(report: Report) -> dict[str, float]:
@@ -204,20 +204,20 @@ def _arrivals(report: Report) -> dict[str, float]:
     }
 
 
-def _done_per_s(report: Report, batches: list[BatchMeasure]) -> float:
-    """Records that got through: those of late batches over their time, or of the slowest step."""
+def _done_per_s(report: Report, profile: Profile, batches: list[BatchMeasure]) -> float:
+    """Records of the source that got through: by late batches, or by the step that did fewest."""
     if batches:
         late = batches[len(batches) // 2 :]
         return sum(b.records for b in late) / sum(b.duration_ms for b in late) * 1e3
-    warm = [i for i in report.intervals if not i["warm_up"]]
-    every_s = report.data["interval_ms"] / 1e3
-    into: dict[str, float] = {}
-    whole = 1.0
-    for name, step in warm[-1]["steps"].items():
-        counts = [i["steps"][name]["records_in"] for i in warm if name in i["steps"]]
-        into[name] = median(counts) / whole / every_s
-        whole *= step["selectivity"] or 1.0
-    return min(into.values())
+    every_s = float(report.data["interval_ms"]) / 1e3
+    end_us = report.data["origin_us"] + (WARM_UP_S + MEASURED_S - every_s) * 1e6
+    warm = [i for i in report.intervals if not i["warm_up"] and i["start_us"] <= end_us]
+    each = Router(profile).loads(profile.plan, 1.0).entering
+    done: list[float] = [
+        sum(i["steps"][name]["records_in"] for i in warm if name in i["steps"]) / float(share.sum())
+        for name, share in each.items()
+    ]
+    return min(done) / len(warm) / every_s
 
 
 def _overloaded(spark: SparkSession, topology: Topology, shape: Shape, first: Profile) -> Overload:

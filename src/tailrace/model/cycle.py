@@ -11,6 +11,7 @@ and with it the rate at ``M/max(T, D(M))``.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -113,6 +114,11 @@ class Cycle:
     def duration_ms(self, records: float) -> float:
         """``D(N)``, the time from the cut of a batch to its visible results."""
         return self.fixed_ms + math.fsum(stage.duration_ms(records) for stage in self.stages)
+
+    def records_within(self, limit_ms: float) -> int:
+        """The most records whose batch takes no longer than that; 0 if even one does."""
+        most = bisect_right(range(int(MANY)), limit_ms, key=self.duration_ms) - 1
+        return max(0, most)
 
     @property
     def highest_per_s(self) -> float:

@@ -1,26 +1,35 @@
 """What real-time mode would do: a hand-over to Python for every chain, an exchange between stages.
 
 Every task is a bulk server with an open batch before it (``tailrace.model.realtime``); records of
-different partitions meet differently busy ones. All stages run at once, so a plan needs a slot for
-every task of every stage.
+different partitions meet differently busy ones, and what a hand-over sends on arrives together at
+the next. All stages run at once, so a plan needs a slot for every task of every stage.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tailrace.model.prediction import Outcome, impossible
-from tailrace.model.realtime import Boundary, HandOver, HandOverModel
+from tailrace.model.realtime import MOST_RECORDS, Boundary, HandOver, HandOverModel
 from tailrace.model.spread import Spread
 from tailrace.model.windows import window_wait_ms
 from tailrace.plan import chain_name
 from tailrace.units import show_rate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
     from tailrace.model.loads import Loads, StageLoad
     from tailrace.plan import Plan
     from tailrace.profile.profile import HandOverCosts, Profile
+
+    Floats = NDArray[np.float64]
 
 ALIKE = 0.02
 """Partitions whose rates differ by less than this share are taken as one."""
@@ -37,9 +46,13 @@ def real_time(profile: Profile, plan: Plan, loads: Loads, costs: HandOverCosts) 
             f"once, and there are {loads.cores}: add cores or take partitions away.",
             utilisation,
         )
-    tasks = [task for load in loads.stages for task in _tasks(plan, load, loads, costs)]
+    tasks = _tasks(profile, plan, loads, costs)
     highest = loads.rate_per_s * min(
-        (h.model.highest_rate_per_s / h.rate_per_s for _, _, h in tasks if h.rate_per_s > 0),
+        (
+            task.hand_over.model.highest_rate_per_s / task.hand_over.rate_per_s
+            for task in tasks
+            if task.rate_per_s > 0
+        ),
         default=math.inf,
     )
     used = _cores_used(profile, loads, costs, tasks)
@@ -56,12 +69,11 @@ def real_time(profile: Profile, plan: Plan, loads: Loads, costs: HandOverCosts) 
     )
 
 
-def _cores_used(profile: Profile, loads: Loads, costs: HandOverCosts, tasks: list[Task]) -> float:
+def _cores_used(profile: Profile, loads: Loads, costs: HandOverCosts, tasks: list[_Task]) -> float:
     """What hand-overs, their records, and the part of the steps that computes keep busy."""
     handing_ms = math.fsum(
-        h.rate_per_s / h.model.records(h.rate_per_s, h.lifetime_ms) * h.model.fixed_ms
-        + h.rate_per_s * costs.per_record_ms
-        for _, _, h in tasks
+        task.rate_per_s * (task.hand_over.model.fixed_ms / task.records + costs.per_record_ms)
+        for task in tasks
     )
     steps = math.fsum(
         float(busy.sum()) * profile.step(name).cpu_share
@@ -71,36 +83,97 @@ def _cores_used(profile: Profile, loads: Loads, costs: HandOverCosts, tasks: lis
     return handing_ms / 1e3 + steps
 
 
-Task = tuple[str, int, HandOver]
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A partition of a chain: its hand-over, of groups of ``group`` records that come at once.
+
+    A group of g records at a rate of lambda is like one record at lambda/g that takes g times as
+    long.
+    """
+
+    chain: str
+    partition: int
+    hand_over: HandOver
+    group: float
+
+    @property
+    def rate_per_s(self) -> float:
+        """Of single records."""
+        return self.hand_over.rate_per_s * self.group
+
+    @property
+    def records(self) -> float:
+        """How many records a hand-over holds, in the mean."""
+        h = self.hand_over
+        return self.group * h.model.records(h.rate_per_s, h.lifetime_ms)
 
 
-def _tasks(plan: Plan, load: StageLoad, loads: Loads, costs: HandOverCosts) -> list[Task]:
-    """The hand-overs of a stage: chain, partition, and how it is loaded."""
-    found = []
-    for chain in load.stage.chains:
-        name, rates, busy = chain_name(chain), loads.entering[chain[0]], load.chain_busy(chain)
-        lifetime_ms = plan.lifetimes_ms.get(name, 0.0)
-        fixed_ms = costs.fixed_ms + math.fsum(loads.call_ms[step] for step in chain)
-        for partition, rate in enumerate(rates):
-            work_ms = float(busy[partition]) / rate * 1e3 if rate > 0 else 0.0
-            model = HandOverModel(fixed_ms, costs.per_record_ms + work_ms)
-            found.append((name, partition, HandOver(model, float(rate), lifetime_ms)))
+def _tasks(profile: Profile, plan: Plan, loads: Loads, costs: HandOverCosts) -> list[_Task]:
+    """The hand-overs of all stages, in order.
+
+    What became of one record comes at once: where ten are made of one, tens arrive, in the
+    partition of their key or in turn. Records that only travel together are not counted so: the
+    hand-overs that send them are regular, and groups are taken to come at random.
+    """
+    copies = _copies(profile)
+    found: list[_Task] = []
+    for load in loads.stages:
+        rates = load.rates_per_s
+        shares = rates / max(float(rates.sum()), 1e-12)
+        for place, chain in enumerate(load.stage.chains):
+            together = copies[chain[0]]
+            spread = load.stage.keyed or place > 0
+            groups = np.full_like(rates, together) if spread else together * shares
+            found += _tasks_of((plan, load, loads), costs, chain, np.maximum(1.0, groups))
     return found
 
 
-def _parts(plan: Plan, loads: Loads, costs: HandOverCosts, tasks: list[Task]) -> tuple[Spread, ...]:
+def _copies(profile: Profile) -> dict[str, float]:
+    """How many records of each step come of one of the source, or of the last one that merged."""
+    graph = profile.graph
+    found: dict[str, float] = {}
+    for name in graph.names:
+        origins = [s.origin for s in graph.streams_to(name)]
+        before = [max(1.0, found[o] * profile.step(o).ratio) for o in origins if o in found]
+        found[name] = max(before, default=1.0)
+    return found
+
+
+def _tasks_of(
+    laid: tuple[Plan, StageLoad, Loads],
+    costs: HandOverCosts,
+    chain: tuple[str, ...],
+    groups: Floats,
+) -> Iterator[_Task]:
+    plan, load, loads = laid
+    name, rates, busy = chain_name(chain), loads.entering[chain[0]], load.chain_busy(chain)
+    lifetime_ms = plan.lifetimes_ms.get(name, 0.0)
+    fixed_ms = costs.fixed_ms + math.fsum(loads.call_ms[step] for step in chain)
+    for partition, rate in enumerate(rates):
+        work_ms = float(busy[partition]) / rate * 1e3 if rate > 0 else 0.0
+        group = min(float(groups[partition]), float(MOST_RECORDS))
+        model = HandOverModel(
+            fixed_ms, (costs.per_record_ms + work_ms) * group, max(1, round(MOST_RECORDS / group))
+        )
+        yield _Task(name, partition, HandOver(model, float(rate) / group, lifetime_ms), group)
+
+
+def _parts(
+    plan: Plan, loads: Loads, costs: HandOverCosts, tasks: list[_Task]
+) -> tuple[Spread, ...]:
     """What a record meets: the ends of the flow, each hand-over with its hop, and gaps."""
     parts = [Spread.constant(costs.source_ms + costs.sink_ms)]
     for number, load in enumerate(loads.stages):
         for place, chain in enumerate(load.stage.chains):
             name = chain_name(chain)
-            passed = _mixed([h for chain_of, _, h in tasks if chain_of == name])
+            passed = _mixed([task.hand_over for task in tasks if task.chain == name])
             parts.append(passed)
             if number and not place:
                 parts.append(_hop(plan, costs))
     length_ms = max(plan.interval_ms, 1.0)
     boundary = Boundary(costs.gap_ms, length_ms)
-    return (*parts, boundary.excess([h for *_, h in tasks], costs.gap_ms + length_ms))
+    excess = boundary.excess([task.hand_over for task in tasks], costs.gap_ms + length_ms)
+    return (*parts, excess)
 
 
 def _hop(plan: Plan, costs: HandOverCosts) -> Spread:
@@ -108,7 +181,7 @@ def _hop(plan: Plan, costs: HandOverCosts) -> Spread:
 
 
 def _breakdown_ms(
-    plan: Plan, loads: Loads, costs: HandOverCosts, parts: tuple[Spread, ...], tasks: list[Task]
+    plan: Plan, loads: Loads, costs: HandOverCosts, parts: tuple[Spread, ...], tasks: list[_Task]
 ) -> dict[str, float]:
     """The mean latency by element."""
     steps: dict[str, float] = {}
@@ -145,33 +218,31 @@ def _mixed(hand_overs: list[HandOver]) -> Spread:
     return Spread.mixed(spreads, [sum(h.rate_per_s for h in group) for group in groups])
 
 
-def _steps_ms(loads: Loads, load: StageLoad, tasks: list[Task]) -> dict[str, float]:
+def _steps_ms(loads: Loads, load: StageLoad, tasks: list[_Task]) -> dict[str, float]:
     """How long records stay in each step: what it takes for all records of their hand-over."""
     found = {}
     for chain in load.stage.chains:
         name = chain_name(chain)
-        of_chain = [(at, h) for chain_of, at, h in tasks if chain_of == name and h.rate_per_s > 0]
-        whole = math.fsum(h.rate_per_s for _, h in of_chain)
+        of_chain = [task for task in tasks if task.chain == name and task.rate_per_s > 0]
+        whole = math.fsum(task.rate_per_s for task in of_chain)
         for step in chain:
             found[step] = loads.call_ms[step] + math.fsum(
-                float(load.busy[step][at])
-                * h.model.records(h.rate_per_s, h.lifetime_ms)
-                / whole
-                * 1e3
-                for at, h in of_chain
+                float(load.busy[step][task.partition]) * task.records / whole * 1e3
+                for task in of_chain
             )
     return found
 
 
-def _too_much(tasks: list[Task], loads: Loads, highest_per_s: float) -> str:
-    chain, partition, hand_over = max(
-        (task for task in tasks if task[2].rate_per_s > 0),
-        key=lambda task: task[2].rate_per_s / task[2].model.highest_rate_per_s,
+def _too_much(tasks: list[_Task], loads: Loads, highest_per_s: float) -> str:
+    busiest = max(
+        (task for task in tasks if task.rate_per_s > 0),
+        key=lambda task: task.hand_over.rate_per_s / task.hand_over.model.highest_rate_per_s,
     )
     step, _, _ = loads.busiest()
-    most = show_rate(hand_over.model.highest_rate_per_s)
+    most = show_rate(busiest.hand_over.model.highest_rate_per_s * busiest.group)
     return (
-        f"At {show_rate(loads.rate_per_s)} partition {partition} of chain '{chain}' gets "
-        f"{show_rate(hand_over.rate_per_s)} and can take {most}, mostly because of step '{step}', "
-        f"so the plan saturates at {show_rate(highest_per_s)}: give the chain more tasks."
+        f"At {show_rate(loads.rate_per_s)} partition {busiest.partition} of chain "
+        f"'{busiest.chain}' gets {show_rate(busiest.rate_per_s)} and can take {most}, mostly "
+        f"because of step '{step}', so the plan saturates at {show_rate(highest_per_s)}: give the "
+        "chain more tasks."
     )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
-from tailrace.model.cycle import micro_batch
+from tailrace.model.cycle import Cycle, micro_batch
 from tailrace.model.loads import Router
 from tailrace.model.passage import real_time
 from tailrace.model.prediction import Prediction
@@ -68,6 +68,12 @@ class Predictor:
         low, high = self.accuracy.band(chosen.backend, known=known)
         mean_ms = outcome.mean_ms
         return Prediction(chosen, rate, loads.cores, outcome, mean_ms * low, mean_ms * high)
+
+    def row_limit(self, plan: Plan, rate_per_s: float, within_ms: float) -> int:
+        """The most records of a micro-batch that takes no longer than that under a plan."""
+        chosen, costs = completed(plan, self.profile), self.profile.batch or USUAL_BATCH
+        loads = self._router.loads(chosen, max(rate_per_s, LEAST_RATE_PER_S))
+        return Cycle(loads, costs, chosen.interval_ms).records_within(within_ms)
 
 
 def predict(

@@ -3,7 +3,7 @@
 Several planners propose (N-version planning: Cooper 2020, section 1.3.4), the model ranks. A
 planner only has to think of cores, partitions and chains: the wait of a plan, the interval of
 micro-batches or the lifetime of hand-overs, is the longest that the bound affords, for waiting is
-what saves.
+what saves; the row limit of micro-batches is the highest whose batch ends within the bound.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ BATCH_LENGTH_MS = 60_000.0
 
 BUSY = 0.8
 """How busy the rule of true rates wants a task to be."""
+
+DRAIN = 1.1
+"""How much more than what comes a row limit must let through, so that a backlog drains."""
 
 SHOWN = 5
 
@@ -257,7 +260,21 @@ class _Search:
                 best, low_ms = tried, middle_ms
             else:
                 high_ms = middle_ms
-        return best
+        return self._limited(best)
+
+    def _limited(self, candidate: Candidate) -> Candidate:
+        """With a row limit: after a stall no batch takes longer than the bound.
+
+        Without one the first batch holds all that waited, however long it takes. A limit that
+        would not let a backlog drain is left out.
+        """
+        plan, bound_ms = candidate.plan, self.constraint.bound_ms
+        if plan.backend is not Backend.MICROBATCH:
+            return candidate
+        limit = self.predict.row_limit(plan, self.rate_per_s, bound_ms)
+        drains = limit / max(plan.interval_ms, bound_ms) * 1e3 >= DRAIN * self.rate_per_s
+        limited = self.candidate(candidate.planner, replace(plan, row_limit=limit))
+        return limited if drains and limited.kept else candidate
 
 
 def _waits(plan: Plan, wait_ms: float) -> Plan:
