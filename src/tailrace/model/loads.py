@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from tailrace.profile.profile import Profile, StepProfile
 
     Floats = NDArray[np.float64]
+
+KEPT = 256
+"""How many ways of laying a workload are kept."""
 
 SOME_KEYS = 1_000
 """How many keys share the rest where nobody counted them."""
@@ -76,8 +79,9 @@ class Loads:
 class Router:
     """Lays the workload of one flow on the stages of any plan.
 
-    What does not depend on the plan is found once, and where keys fall once for each number of
-    partitions, so that thousands of plans can be looked at in a second.
+    What does not depend on the plan is found once, where keys fall once for each number of
+    partitions, and rates once for plans that differ only in cores or waits, so that thousands of
+    plans can be looked at in a second.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -89,12 +93,24 @@ class Router:
             for stream in self.graph.streams
             if stream.origin in self.graph.names
         }
+        self._keyed = frozenset(n for n in self.graph.names if self.graph.keyed_by(n))
         self._shares: dict[tuple[str, int], Shares | None] = {}
+        self._laid: dict[tuple[object, ...], Loads] = {}
 
     def loads(self, plan: Plan, rate_per_s: float) -> Loads:
         """What a plan makes of a rate: rates by partition (Cooper 2020, section 4.8), and work."""
+        cores = plan.cores or self.profile.cores
+        follow = 0 if self._keyed <= plan.partitions.keys() else cores
+        place = plan.chains, tuple(sorted(plan.partitions.items())), follow, rate_per_s
+        if place not in self._laid:
+            if len(self._laid) >= KEPT:
+                self._laid.clear()
+            self._laid[place] = self._lay(plan, rate_per_s, cores)
+        return replace(self._laid[place], cores=cores)
+
+    def _lay(self, plan: Plan, rate_per_s: float, cores: int) -> Loads:
+        """The same, found anew: cores matter only to keyed steps without partitions."""
         profile, graph = self.profile, self.graph
-        cores = plan.cores or profile.cores
         stages = stages_of(graph, plan, cores, profile.source_partitions)
         own = {s.chains[0][0]: s.partitions for s in stages if _moves(s, plan, graph)}
         routes = {

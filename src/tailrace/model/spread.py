@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,25 +24,34 @@ COARSE_WEIGHTS: Floats = WEIGHTS.reshape(-1, COARSER).sum(axis=1)
 """Of a sum, the part that varies less is taken in cells so many times larger."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Spread:
     """How a latency is distributed: its mean in each of 128 cells of probability, rising.
 
     Cell k ends at the level ``1 - (1 - k/128)**2``, so that cells are finest where the tail is.
-    Means of sums and mixtures are exact; quantiles are read between the middles of cells.
+    Means of sums and mixtures are exact; quantiles are read between the middles of cells. Weighted
+    values are sorted into cells when somebody asks for more than their mean.
     """
 
-    points: Floats
+    __slots__ = ("_points", "_weighted")
+
+    def __init__(self, points: Floats) -> None:
+        """The mean of each cell."""
+        self._points: Floats | None = points
+        self._weighted: tuple[Floats, Floats] = points, WEIGHTS
 
     @classmethod
     def of(cls, values: Floats, weights: Floats) -> Spread:
         """The spread of weighted values."""
-        order = np.argsort(values, axis=None)
-        sorted_values, sorted_weights = values.ravel()[order], weights.ravel()[order]
-        reached = np.concatenate(([0.0], np.cumsum(sorted_weights)))
-        sums = np.concatenate(([0.0], np.cumsum(sorted_weights * sorted_values)))
-        levels = EDGES * reached[-1]
-        return cls(np.diff(np.interp(levels, reached, sums)) / (WEIGHTS * reached[-1]))
+        made = cls.__new__(cls)
+        made._points, made._weighted = None, (values, weights)
+        return made
+
+    @property
+    def points(self) -> Floats:
+        """The mean of each cell."""
+        if self._points is None:
+            self._points = _sorted(*self._weighted)
+        return self._points
 
     @classmethod
     def constant(cls, value_ms: float) -> Spread:
@@ -66,7 +74,8 @@ class Spread:
     @property
     def mean_ms(self) -> float:
         """The mean."""
-        return float(WEIGHTS @ self.points)
+        values, weights = self._weighted
+        return float((values * weights).sum() / weights.sum())
 
     def quantile_ms(self, quantile: float) -> float:
         """The latency that this share of the records does not exceed."""
@@ -94,3 +103,14 @@ class Spread:
     @property
     def _reach(self) -> float:
         return float(self.points[-1] - self.points[0])
+
+
+def _sorted(values: Floats, weights: Floats) -> Floats:
+    """The means of weighted values in each cell."""
+    order = np.argsort(values, axis=None)
+    sorted_values, sorted_weights = values.ravel()[order], weights.ravel()[order]
+    reached = np.concatenate(([0.0], np.cumsum(sorted_weights)))
+    sums = np.concatenate(([0.0], np.cumsum(sorted_weights * sorted_values)))
+    levels = EDGES * reached[-1]
+    found: Floats = np.diff(np.interp(levels, reached, sums)) / (WEIGHTS * reached[-1])
+    return found
