@@ -88,6 +88,19 @@ def profiled(plan: Plan, rate: float, slots: int = 4) -> Profile:
     return profile
 
 
+def test_the_rate_is_what_reaches_the_first_step_behind_operators_of_spark() -> None:
+    plan, rate = PLANS[1]
+    batches, _ = simulated(plan, rate)
+    recording, intervals = Recording(LINE), Intervals(5_000.0, 0)
+    for batch in batches:
+        steps = {n: replace(m, records_in=2 * m.records_in) for n, m in batch.steps.items()}
+        for interval in intervals.add(replace(batch, steps=steps)):  # as after an explode
+            recording.add_interval(interval, plan, interval.latencies_ms())
+    profile = recording.profile("line")
+    assert profile is not None
+    assert profile.rate_per_s == pytest.approx(2 * rate, rel=0.02)
+
+
 def test_the_interval_in_which_a_run_ended_does_not_count_as_a_whole_one() -> None:
     plan, rate = PLANS[1]
     batches, _ = simulated(plan, rate)

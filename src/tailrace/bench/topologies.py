@@ -148,8 +148,12 @@ def join_split(records: DataFrame) -> DataFrame:
                 yield row.seq, row.key, "one"
                 yield row.seq, row.key, "two"
 
-    both = records.withColumn("way", sf.explode(sf.array(sf.lit("a"), sf.lit("b"))))
-    apart = both.transform(flat_step("a", along("a", 1.5, 1), WAYS)).transform(
+    def both(row: Any) -> Iterator[tuple[int, str, str]]:
+        for way in "ab":
+            yield row.seq, row.key, way
+
+    parted = records.transform(flat_step("part", both, WAYS))
+    apart = parted.transform(flat_step("a", along("a", 1.5, 1), WAYS)).transform(
         flat_step("b", along("b", 1.5, 10), WAYS)
     )
     joined = apart.transform(keyed_step("join", join, WAYS, key="key"))

@@ -24,6 +24,7 @@ from tailrace.bench.judging import Case, Overload, Runs, judged
 from tailrace.bench.machine import described
 from tailrace.bench.topologies import KEYS, TOPOLOGIES, TRIVIAL, Topology
 from tailrace.errors import FlowFailed
+from tailrace.goals import SOURCE
 from tailrace.model.capacity import capacity
 from tailrace.model.keys.murmur import partition_of
 from tailrace.model.loads import Router
@@ -190,18 +191,19 @@ def _run(spark: SparkSession, topology: Topology, shape: Shape, rate: float) -> 
     windows = topology.windows
     steps = tuple(replace(s, window=windows.get(s.name, 1)) for s in report.profile.steps)
     profile = replace(report.profile, steps=steps)
-    return Done(profile, _arrivals(report), _done_per_s(report, profile, batches))
+    first = profile.graph.streams_from(SOURCE)[0].target
+    return Done(profile, _arrivals(report, first), _done_per_s(report, profile, batches))
 
 
-def _arrivals(report: Report) -> dict[str, float]:
-    """The records that entered each step, for each one that entered the flow."""
+def _arrivals(report: Report, first: str) -> dict[str, float]:
+    """The records that entered each step, for each one that entered the first."""
     warm = [i for i in report.intervals if not i["warm_up"]]
-    whole = sum(i["records"] for i in warm)
     names = {name for i in warm for name in i["steps"]}
-    return {
-        name: sum(i["steps"][name]["records_in"] for i in warm if name in i["steps"]) / whole
+    into = {
+        name: sum(i["steps"][name]["records_in"] for i in warm if name in i["steps"])
         for name in sorted(names)
     }
+    return {name: records / into[first] for name, records in into.items()}
 
 
 def _done_per_s(report: Report, profile: Profile, batches: list[BatchMeasure]) -> float:

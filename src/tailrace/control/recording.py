@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import nnls
 
+from tailrace.goals import SOURCE
 from tailrace.model.loads import Router
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.stages import stages_of
@@ -34,6 +35,8 @@ from tailrace.profile.profile import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tailrace.flow import Graph
     from tailrace.plan import Plan
     from tailrace.profile.batch import BatchMeasure
@@ -122,8 +125,9 @@ class Recording:
         if batch.records:
             tasks_ms = max(0.0, (batch.computed_us - batch.started_us) / 1e3)
             work_ms = _critical_ms(self._graph, batch)
+            records = _entered(self._graph, batch.steps, batch.records)
             self._batches.append(
-                _Batch(batch.records, batch.duration_ms, tasks_ms, work_ms, batch.planned_us)
+                _Batch(records, batch.duration_ms, tasks_ms, work_ms, batch.planned_us)
             )
 
     def add_interval(
@@ -132,15 +136,16 @@ class Recording:
         """Take in an interval with its latencies: a whole one, or what the end left of it."""
         self._notice(plan)
         handed = _handed(interval) if isinstance(interval, LiveInterval) else None
+        steps = interval.steps()
         self._intervals.append(
             _Interval(
                 interval.start_us,
                 interval.every_ms,
-                interval.records,
+                _entered(self._graph, steps, interval.records),
                 plan,
                 interval.latency_ms,
                 latencies_ms,
-                interval.steps(),
+                steps,
                 handed,
                 whole,
             )
@@ -173,7 +178,7 @@ class Recording:
             step: StepMeasure.merged(kept.steps[step] for kept in intervals if step in kept.steps)
             for step in self._graph.names
         }
-        first = self._graph.streams_from("source")[0].target
+        first = self._graph.streams_from(SOURCE)[0].target
         entry = measures.get(first)
         bare = Profile(
             name,
@@ -281,6 +286,16 @@ def _line(rests: list[tuple[int, float]]) -> BatchModel:
         off = np.abs(spent_ms - fixed_ms - per_record_ms * records) / deviation
         weights = np.sqrt(1.345 / np.maximum(off, 1.345))
     return BatchModel(float(fixed_ms), float(per_record_ms))
+
+
+def _entered(graph: Graph, steps: Mapping[str, StepMeasure], read: int) -> int:
+    """The records that reached the first steps, which Spark's own operators may have changed.
+
+    Where ways part at the source each has them all, so the fullest counts; without steps to ask,
+    what was read does.
+    """
+    firsts = {stream.target for stream in graph.streams_from(SOURCE)}
+    return max((steps[name].records_in for name in firsts if name in steps), default=0) or read
 
 
 def _critical_ms(graph: Graph, batch: BatchMeasure) -> float:

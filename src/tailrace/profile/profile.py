@@ -136,9 +136,10 @@ class Latency:
 class Profile:
     """What is known of a flow: its steps, what the engine takes, and how it ran when measured.
 
-    ``rate_per_s`` is what came in, from ``source_partitions`` partitions, and ``cores`` how many
-    tasks could run at once. ``batch`` and ``hand_over`` are None where the flow was never seen in
-    that backend; predictions for it then rest on costs measured elsewhere, and say so.
+    ``rate_per_s`` is what reached the first steps, from ``source_partitions`` partitions, and
+    ``cores`` how many tasks could run at once. ``batch`` and ``hand_over`` are None where the flow
+    was never seen in that backend; predictions for it then rest on costs measured elsewhere, and
+    say so.
     """
 
     name: str
