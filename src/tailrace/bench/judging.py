@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tailrace.model.capacity import capacity
 from tailrace.model.loads import Router
 from tailrace.model.predict import Predictor
+from tailrace.model.score import summed_up
 from tailrace.plan import Backend
 from tailrace.profile.file import as_json, from_json
 from tailrace.units import show_duration, show_rate
@@ -195,17 +195,17 @@ def judged(runs: Runs) -> dict[str, Any]:
     same = [one for one in usual if one.same_backend]
     other = [one for one in usual if not one.same_backend]
     return {
-        "mean": _errors([one.mean_error for one in usual]),
-        "p99": _errors([one.p99_error for one in usual]),
-        "arrivals": {"max_abs_error": _worst([e for one in usual for e in one.arrivals])},
+        "mean": _summed_up([one.mean_error for one in usual]),
+        "p99": _summed_up([one.p99_error for one in usual]),
+        "arrivals": _summed_up([error for one in usual for error in one.arrivals]),
         "saturation": {
-            "max_abs_error": _worst([one.error for one in runs.overloads]),
+            **_summed_up([one.error for one in runs.overloads]),
             "made": [str(one) for one in runs.overloads],
         },
         "misplaced_keys": runs.misplaced_keys,
-        "same_backend": {"mean": _errors([one.mean_error for one in same])},
-        "other_backend": {"mean": _errors([one.mean_error for one in other])},
-        "above_nine_tenths": {"mean": _errors([one.mean_error for one in beyond])},
+        "same_backend": {"mean": _summed_up([one.mean_error for one in same])},
+        "other_backend": {"mean": _summed_up([one.mean_error for one in other])},
+        "above_nine_tenths": {"mean": _summed_up([one.mean_error for one in beyond])},
         "configurations": len(runs.cases),
         "predictions": len(usual),
         "made": [str(one) for one in made],
@@ -233,16 +233,8 @@ def _error(said_ms: float, measured_ms: float) -> float:
     return said_ms / measured_ms - 1 if math.isfinite(said_ms) else 1.0
 
 
-def _worst(errors: Sequence[float]) -> float | None:
-    return round(max(map(abs, errors)), 4) if errors else None
-
-
-def _errors(found: Sequence[float]) -> dict[str, float | None]:
-    """The absolute errors: their median and their 90th percentile."""
-    off = sorted(map(abs, found))
-    if not off:
-        return {"median_abs_error": None, "p90_abs_error": None}
-    return {
-        "median_abs_error": round(median(off), 4),
-        "p90_abs_error": round(off[min(len(off) - 1, math.ceil(0.9 * len(off)) - 1)], 4),
-    }
+def _summed_up(errors: Sequence[float]) -> dict[str, float | None]:
+    """The same as of scores, None where nothing was tried."""
+    if not errors:
+        return dict.fromkeys(("median_abs_error", "p90_abs_error", "max_abs_error"))
+    return {**summed_up(errors)}

@@ -202,7 +202,7 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Hold past predictions against what happened."""
-    from tailrace.model.score import errors  # noqa: PLC0415 - commands import what they need
+    from tailrace.model.score import summed_up  # noqa: PLC0415 - commands import what they need
     from tailrace.profile.file import load  # noqa: PLC0415
     from tailrace.report.ledger import Ledger  # noqa: PLC0415
 
@@ -216,7 +216,7 @@ def score(
         "scored": len(accuracy.scores),
         "newly_scored": len(settled),
         "within_interval": accuracy.within(),
-        **(errors(accuracy.scores) if accuracy.scores else {}),
+        **(summed_up([s.error for s in accuracy.scores]) if accuracy.scores else {}),
     }
     if as_json:
         print_json(result)

@@ -92,13 +92,13 @@ class Accuracy:
 UNTRIED = Accuracy()
 
 
-def errors(scores: Sequence[Score]) -> dict[str, float]:
-    """The absolute errors of scores: their median, their 90th percentile and the largest."""
-    if not scores:
+def summed_up(errors: Sequence[float]) -> dict[str, float]:
+    """Errors without their signs: their median, their 90th percentile and the largest."""
+    if not errors:
         raise InputError("There is nothing to score yet: predict something and let it happen.")
-    found = sorted(abs(score.error) for score in scores)
+    off = sorted(map(abs, errors))
     return {
-        "median_abs_error": median(found),
-        "p90_abs_error": found[min(len(found) - 1, math.ceil(0.9 * len(found)) - 1)],
-        "max_abs_error": found[-1],
+        "median_abs_error": round(median(off), 4),
+        "p90_abs_error": round(off[math.ceil(0.9 * len(off)) - 1], 4),
+        "max_abs_error": round(off[-1], 4),
     }
