@@ -101,6 +101,22 @@ def test_the_rate_is_what_reaches_the_first_step_behind_operators_of_spark() -> 
     assert profile.rate_per_s == pytest.approx(2 * rate, rel=0.02)
 
 
+def test_what_a_filter_of_spark_drops_does_not_reach_the_next_step() -> None:
+    plan, rate = PLANS[1]
+    batches, _ = simulated(plan, rate)
+    streams = (Stream("source", "parse"), Stream("parse", "score", ("Filter",)))
+    filtered = graph(LINE.steps, (*streams, Stream("score", "sink")))
+    for flow, ratio in ((filtered, 0.25), (LINE, 1.0)):
+        recording, intervals = Recording(flow), Intervals(5_000.0, 0)
+        for batch in batches:
+            few = replace(batch.steps["score"], records_in=batch.steps["score"].records_in // 4)
+            for interval in intervals.add(replace(batch, steps={**batch.steps, "score": few})):
+                recording.add_interval(interval, plan, interval.latencies_ms())
+        profile = recording.profile("line")
+        assert profile is not None
+        assert profile.step("parse").ratio == pytest.approx(ratio, rel=0.02)
+
+
 def test_the_interval_in_which_a_run_ended_does_not_count_as_a_whole_one() -> None:
     plan, rate = PLANS[1]
     batches, _ = simulated(plan, rate)

@@ -60,6 +60,9 @@ SPARK_TYPES = {
 }
 """What Spark calls the Arrow types of keys that are not texts."""
 
+COUNT_STAYS = frozenset({"Project", "Repartition", "RepartitionByExpression"})
+"""What Spark may do between two steps without adding or dropping records."""
+
 USUAL_TASK_MS = 10.0
 USUAL_RECORD_MS = 0.006
 
@@ -182,7 +185,7 @@ class Recording:
         entry = measures.get(first)
         bare = Profile(
             name,
-            tuple(self._step(step, measures[step]) for step in self._graph.names),
+            tuple(self._step(step, measures) for step in self._graph.names),
             tuple(dict.fromkeys((s.origin, s.target) for s in self._graph.streams)),
             records / seconds,
             plan,
@@ -197,8 +200,16 @@ class Recording:
             return replace(bare, hand_over=_hand_over_costs(bare, intervals))
         return replace(bare, batch=_batch_costs(bare, batches)) if batches else bare
 
-    def _step(self, name: str, measure: StepMeasure) -> StepProfile:
-        step = self._graph.step(name)
+    def _reaching(self, name: str, measures: Mapping[str, StepMeasure]) -> int:
+        """The records of a step that reach the next: what it sent, unless Spark changes that."""
+        streams = self._graph.streams_from(name)
+        target = streams[0].target
+        changed = len(streams) == 1 and not COUNT_STAYS.issuperset(streams[0].native)
+        alone = target in measures and len(self._graph.streams_to(target)) == 1
+        return measures[target].records_in if changed and alone else measures[name].records_out
+
+    def _step(self, name: str, measures: Mapping[str, StepMeasure]) -> StepProfile:
+        step, measure = self._graph.step(name), measures[name]
         keyed_by = step.keyed_by or self._graph.keyed_by(name)
         counted = sorted(measure.keys.items(), key=lambda item: -item[1])[:FREQUENT_KEYS]
         known = math.fsum(measure.keys.values())
@@ -211,7 +222,7 @@ class Recording:
             math.sqrt(service.variance) / service.mean if service.mean else 0.0,
             call_ms=call_ms,
             cpu_share=min(1.0, measure.cpu_ms / max(1e-9, math.fsum(measure.busy_ms.values()))),
-            ratio=measure.records_out / max(1, measure.records_in),
+            ratio=self._reaching(name, measures) / max(1, measure.records_in),
             keyed_by=keyed_by,
             key_type=SPARK_TYPES.get(measure.key_type, "string"),
             keys={key: count / whole for key, count in counted} if keyed_by else {},
