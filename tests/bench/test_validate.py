@@ -92,9 +92,12 @@ def test_a_plan_that_is_wrongly_called_impossible_is_off_by_all_of_it() -> None:
 def test_the_worst_saturation_counts() -> None:
     profile = runs().cases[0].profile
     limit = capacity(profile).saturation_per_s
-    overloads = (Overload("one", profile, limit), Overload("one", profile, limit / 0.9))
-    result = judged(replace(runs(), overloads=overloads))
-    assert result["saturation"]["max_abs_error"] == pytest.approx(0.1)
+    slow = replace(profile, steps=tuple(replace(s, service_ms=9.0) for s in profile.steps))
+    overloads = (Overload("one", profile, limit), Overload("one", slow, limit / 0.9))
+    result = judged(replace(runs(), overloads=overloads))["saturation"]
+    assert result["max_abs_error"] == pytest.approx(0.1)  # most profiles say so
+    assert result["of_every_profile"]["max_abs_error"] > 0.9  # one does not
+    assert len(result["made"]) == 2
 
 
 def test_every_backend_has_a_shape_for_every_utilisation() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tailrace.model.capacity import capacity
@@ -49,29 +50,27 @@ class Case:
 class Overload:
     """A plan that got more than it can take: ``measured_per_s`` got through.
 
-    ``profile`` is what was known before, with the plan that was to run.
+    ``profile`` is what a run with little load had left before, with the plan that was to run.
     """
 
     topology: str
     profile: Profile
     measured_per_s: float
 
-    @property
-    def predicted_per_s(self) -> float:
-        """The rate at which the plan was to saturate."""
-        return float(capacity(self.profile).saturation_per_s)
+    def errors(self, cases: Sequence[Case]) -> list[float]:
+        """How far the saturation that each profile of the same kind predicts is from that."""
+        plan, backend = self.profile.plan, self.profile.backend
+        alike = (c.profile for c in cases if c.topology == self.topology)
+        known = [self.profile, *(found for found in alike if found.backend is backend)]
+        limits = (float(capacity(found, plan).saturation_per_s) for found in known)
+        return [limit / self.measured_per_s - 1 for limit in limits]
 
-    @property
-    def error(self) -> float:
-        """How far that is from what got through."""
-        return self.predicted_per_s / self.measured_per_s - 1
-
-    def __str__(self) -> str:
-        """Both rates in a line."""
+    def told(self, errors: Sequence[float]) -> str:
+        """What got through and how far off the predictions were, in a line."""
         return (
-            f"{self.topology} in {self.profile.backend}: saturates at "
-            f"{show_rate(self.predicted_per_s)} of {show_rate(self.measured_per_s)} "
-            f"({self.error:+.1%})"
+            f"{self.topology} in {self.profile.backend}: {show_rate(self.measured_per_s)} got "
+            f"through, predicted {median(errors):+.1%}, from {min(errors):+.1%} to "
+            f"{max(errors):+.1%}"
         )
 
 
@@ -183,7 +182,11 @@ class Attempt:
 
 
 def judged(runs: Runs) -> dict[str, Any]:
-    """Every configuration predicted from every other of its topology, and how right that was."""
+    """Every configuration predicted from every other of its topology, and how right that was.
+
+    A saturation is predicted by every profile of its topology and backend; the one in the middle
+    counts, and all of them are told beside.
+    """
     made = [
         _attempt(origin, target, runs.engine)
         for origin in runs.cases
@@ -192,6 +195,7 @@ def judged(runs: Runs) -> dict[str, Any]:
     ]
     usual = [one for one in made if one.target.utilisation <= HIGHEST]
     beyond = [one for one in made if one.target.utilisation > HIGHEST]
+    limits = [(one, one.errors(runs.cases)) for one in runs.overloads]
     same = [one for one in usual if one.same_backend]
     other = [one for one in usual if not one.same_backend]
     return {
@@ -199,8 +203,9 @@ def judged(runs: Runs) -> dict[str, Any]:
         "p99": _summed_up([one.p99_error for one in usual]),
         "arrivals": _summed_up([error for one in usual for error in one.arrivals]),
         "saturation": {
-            **_summed_up([one.error for one in runs.overloads]),
-            "made": [str(one) for one in runs.overloads],
+            **_summed_up([median(errors) for _, errors in limits]),
+            "of_every_profile": _summed_up([error for _, errors in limits for error in errors]),
+            "made": [one.told(errors) for one, errors in limits],
         },
         "misplaced_keys": runs.misplaced_keys,
         "same_backend": {"mean": _summed_up([one.mean_error for one in same])},

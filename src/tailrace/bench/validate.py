@@ -78,7 +78,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
                 found, overload = _run_all(spark, topology, backend, quick=quick)
                 cases += found
                 overloads.append(overload)
-                _LOG.info("%s", overload)
+                _LOG.info("%s", overload.told(overload.errors(found)))
         misplaced = _misplaced(spark)
     finally:
         spark.stop()

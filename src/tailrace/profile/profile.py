@@ -79,7 +79,8 @@ class StepProfile:
 class BatchCosts:
     """What the engine takes for a micro-batch, beside the steps.
 
-    Every batch pays ``fixed_ms``, and ``stage_ms`` more for each stage behind an exchange; every
+    Every batch pays ``fixed_ms``, ``shuffle_ms`` more if there is an exchange in it, and
+    ``stage_ms`` for each stage behind one (as in ``bench/results/validate.json``); every
     record ``per_record_ms`` for each stage that it passes. ``noise`` is the coefficient of
     variation of a batch's duration around that. ``cpu_ms`` and ``cpu_record_ms`` are the CPU time
     of all processes for a batch and for a record, without the steps.
@@ -88,6 +89,7 @@ class BatchCosts:
     fixed_ms: float
     per_record_ms: float
     stage_ms: float = 15.0
+    shuffle_ms: float = 20.0
     noise: float = 0.1
     cpu_ms: float = 42.0
     cpu_record_ms: float = 0.0055
@@ -95,6 +97,10 @@ class BatchCosts:
     def __post_init__(self) -> None:
         """Refuse costs that no batch can have."""
         _check("a batch", self, *(item.name for item in fields(self)))
+
+    def exchanges_ms(self, exchanges: int) -> float:
+        """What so many exchanges add to every batch."""
+        return exchanges * self.stage_ms + (self.shuffle_ms if exchanges else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
