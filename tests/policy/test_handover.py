@@ -92,7 +92,7 @@ def test_the_lifetime_is_the_longest_that_brute_force_over_a_simulation_finds(
     kept = [
         lifetime_ms
         for lifetime_ms in np.arange(0, 24, 0.5)
-        if statistic(simulated(rate, float(lifetime_ms), 4, 5)[0], goal) <= 0.92 * goal.bound_ms
+        if statistic(simulated(rate, float(lifetime_ms), 4, 5)[0], goal) <= 0.85 * goal.bound_ms
     ]
     useful_ms = HandOverModel(FIXED_MS, PER_RECORD_MS + 0.05).useful_lifetime_ms(rate)
     assert found == pytest.approx(min(max(kept), useful_ms), rel=0.07, abs=0.6)
@@ -189,11 +189,11 @@ def test_it_stops_where_a_longer_lifetime_saves_nothing_and_says_so() -> None:
     assert decision.predicted_ms < 100
 
 
-def test_noise_widens_the_margin_up_to_a_fifth() -> None:
+def test_noise_widens_the_margin_up_to_a_quarter() -> None:
     goal = constraint("mean", "10 ms")
     quiet = on(chain(), goal=goal)
-    predicted = [decide(replace(quiet, noise=noise)).predicted_ms for noise in (0.0, 0.07, 1.0)]
-    assert predicted == pytest.approx([9.2, 8.6, 8.0], rel=0.01)
+    predicted = [decide(replace(quiet, noise=noise)).predicted_ms for noise in (0.0, 0.1, 1.0)]
+    assert predicted == pytest.approx([8.5, 8.0, 7.5], rel=0.01)
 
 
 def test_chains_in_a_row_share_the_bound_and_the_lowest_of_two_constraints_wins() -> None:
@@ -201,7 +201,7 @@ def test_chains_in_a_row_share_the_bound_and_the_lowest_of_two_constraints_wins(
     both = on(chain("parse"), chain("score"), goal=goal)
     shared = decide(both)
     assert shared.lifetimes_ms["parse"] == shared.lifetimes_ms["score"]
-    assert shared.predicted_ms == pytest.approx(0.92 * 20, rel=0.01)
+    assert shared.predicted_ms == pytest.approx(0.85 * 20, rel=0.01)
     inner = PathReading(constraint("mean", "4 ms", path=("score",)), None, ("score",))
     tighter = decide(replace(both, readings=(*both.readings, inner)))
     assert tighter.lifetimes_ms["parse"] == shared.lifetimes_ms["parse"]
@@ -394,7 +394,7 @@ def test_a_reason_is_one_sentence_with_the_numbers() -> None:
     decision = decide(on(chain(), goal=constraint("mean", "10 ms")))
     assert decision.reason == (
         "At 2 k/s a hand-over costs 0.2 ms + 52 us a record; lifetimes of "
-        f"{decision.lifetimes_ms['score']:.3g} ms keep the mean at 9.18 ms of 10 ms "
+        f"{decision.lifetimes_ms['score']:.3g} ms keep the mean at 8.48 ms of 10 ms "
         "with 0.12 instead of 0.46 cores."
     )
 
@@ -410,12 +410,3 @@ def test_the_deviation_is_how_far_a_constraint_measured_from_its_prediction() ->
         found = deviation(replace(applied, readings=(measured,)))
         assert found == pytest.approx(abs(longer - 1), abs=0.01)
     assert deviation(on(chain(), goal=goal)) is None
-
-
-def test_a_flow_that_strays_from_its_predictions_gets_a_wider_margin() -> None:
-    goal = constraint("mean", "20 ms")
-    steady, straying = (
-        decide(replace(on(chain(), goal=goal), noise=noise)).predicted_ms for noise in (0.0, 0.09)
-    )
-    assert steady == pytest.approx(0.92 * goal.bound_ms, rel=0.01)
-    assert straying == pytest.approx(0.82 * goal.bound_ms, rel=0.01)
