@@ -50,8 +50,8 @@ class StageLoad:
 class Loads:
     """A whole flow under load.
 
-    ``entering`` are the rates of every step, by partition, and ``call_ms`` what an Arrow batch
-    takes in it beside its records.
+    ``entering`` are the rates of every step, by partition, ``call_ms`` is what an Arrow batch takes
+    in it beside its records, and ``copies`` how many of its records come of one of the source.
     """
 
     rate_per_s: float
@@ -59,6 +59,7 @@ class Loads:
     stages: tuple[StageLoad, ...]
     entering: dict[str, Floats]
     call_ms: dict[str, float]
+    copies: dict[str, float]
     assumed_even: tuple[str, ...] = ()
 
     @property
@@ -93,6 +94,7 @@ class Router:
             for stream in self.graph.streams
             if stream.origin in self.graph.names
         }
+        self._copies = _copies(profile, self.graph)
         self._keyed = frozenset(n for n in self.graph.names if self.graph.keyed_by(n))
         self._shares: dict[tuple[str, int], Shares | None] = {}
         self._laid: dict[tuple[object, ...], Loads] = {}
@@ -134,7 +136,8 @@ class Router:
             for stage in stages
         )
         call_ms = {step.name: step.call_ms for step in profile.steps}
-        return Loads(rate_per_s, cores, loads, entering, call_ms, found.assumed_even)
+        even = found.assumed_even
+        return Loads(rate_per_s, cores, loads, entering, call_ms, self._copies, even)
 
     def shares(self, name: str, partitions: int) -> Shares | None:
         """How the keys of a step fall on partitions; None where they are not known."""
@@ -143,6 +146,16 @@ class Router:
             histogram = histogram_of(self.profile.step(name))
             self._shares[place] = None if histogram is None else shares(histogram, partitions)
         return self._shares[place]
+
+
+def _copies(profile: Profile, graph: Graph) -> dict[str, float]:
+    """How many records of each step come of one of the source, or of the last one that merged."""
+    found: dict[str, float] = {}
+    for name in graph.names:
+        origins = [s.origin for s in graph.streams_to(name)]
+        before = [max(1.0, found[o] * profile.step(o).ratio) for o in origins if o in found]
+        found[name] = max(before, default=1.0)
+    return found
 
 
 def _moves(stage: Stage, plan: Plan, graph: Graph) -> bool:

@@ -46,7 +46,7 @@ def real_time(profile: Profile, plan: Plan, loads: Loads, costs: HandOverCosts) 
             f"once, and there are {loads.cores}: add cores or take partitions away.",
             utilisation,
         )
-    tasks = _tasks(profile, plan, loads, costs)
+    tasks = _tasks(plan, loads, costs)
     highest = loads.rate_per_s * min(
         (
             task.hand_over.model.highest_rate_per_s / task.hand_over.rate_per_s
@@ -108,34 +108,22 @@ class _Task:
         return self.group * h.model.records(h.rate_per_s, h.lifetime_ms)
 
 
-def _tasks(profile: Profile, plan: Plan, loads: Loads, costs: HandOverCosts) -> list[_Task]:
+def _tasks(plan: Plan, loads: Loads, costs: HandOverCosts) -> list[_Task]:
     """The hand-overs of all stages, in order.
 
     What became of one record comes at once: where ten are made of one, tens arrive, in the
     partition of their key or in turn. Records that only travel together are not counted so: the
     hand-overs that send them are regular, and groups are taken to come at random.
     """
-    copies = _copies(profile)
     found: list[_Task] = []
     for load in loads.stages:
         rates = load.rates_per_s
         shares = rates / max(float(rates.sum()), 1e-12)
         for place, chain in enumerate(load.stage.chains):
-            together = copies[chain[0]]
+            together = loads.copies[chain[0]]
             spread = load.stage.keyed or place > 0
             groups = np.full_like(rates, together) if spread else together * shares
             found += _tasks_of((plan, load, loads), costs, chain, np.maximum(1.0, groups))
-    return found
-
-
-def _copies(profile: Profile) -> dict[str, float]:
-    """How many records of each step come of one of the source, or of the last one that merged."""
-    graph = profile.graph
-    found: dict[str, float] = {}
-    for name in graph.names:
-        origins = [s.origin for s in graph.streams_to(name)]
-        before = [max(1.0, found[o] * profile.step(o).ratio) for o in origins if o in found]
-        found[name] = max(before, default=1.0)
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.errors import InputError
@@ -58,7 +58,6 @@ class Candidate:
     planner: str
     prediction: Prediction
     cost: float
-    kept: bool
 
     @property
     def plan(self) -> Plan:
@@ -126,8 +125,9 @@ def size_for(
 ) -> Sizing:
     """The same for a constraint.
 
-    Plans are priced without their waits first, as waits only lower what is computed; the best of
-    each planner are then given the longest waits that the bound affords, and predicted in full.
+    Plans are priced without their waits first, as waits only lower what is computed; the cheapest
+    that keep the bound are then given the longest waits that it affords. Quantiles, which take
+    longer than means, are asked for in the order of the price, until there are enough.
     """
     if most_cores < 1:
         raise InputError(f"A flow cannot run on {most_cores} cores: allow at least 1.")
@@ -138,12 +138,13 @@ def size_for(
             proposed.setdefault(repr(whole), (planner.__name__, whole))  # type: ignore[attr-defined]
     search = _Search(Predictor(profile), constraint, rate_per_s, price)
     found = [search.candidate(*item) for item in proposed.values()]
-    kept = sorted((c for c in found if c.kept), key=_order)
+    hopeful = sorted((c for c in found if search.hopeful(c)), key=_order)
+    kept = list(islice((c for c in hopeful if search.kept(c)), SHOWN + 1))
     if not kept:
         nearest = sorted(found, key=lambda c: c.prediction.statistic_ms(constraint.quantile))
         reason = _none(constraint, rate_per_s, nearest, most_cores)
         return Sizing(constraint, rate_per_s, None, tuple(nearest[:SHOWN]), len(found), reason)
-    best, *others = sorted((search.waiting(c) for c in kept[: SHOWN + 1]), key=_order)
+    best, *others = sorted((search.waiting(c) for c in kept), key=_order)
     reason = _reason(best, constraint, rate_per_s)
     return Sizing(constraint, rate_per_s, best, tuple(others), len(found), reason)
 
@@ -241,22 +242,29 @@ class _Search:
         return self.constraint.bound_ms * (1 - MARGIN)
 
     def candidate(self, planner: str, plan: Plan) -> Candidate:
-        """A plan, judged."""
+        """A plan, predicted and priced."""
         prediction = self.predict(plan, self.rate_per_s)
-        kept = (
-            prediction.works
-            and prediction.mean_ms <= self.target_ms
-            and prediction.statistic_ms(self.constraint.quantile) <= self.target_ms
+        return Candidate(planner, prediction, self.price(prediction))
+
+    def hopeful(self, candidate: Candidate) -> bool:
+        """Whether the mean is within the target, which is soon found out."""
+        return candidate.prediction.works and candidate.prediction.mean_ms <= self.target_ms
+
+    def kept(self, candidate: Candidate) -> bool:
+        """Whether the plan keeps the bound."""
+        quantile = self.constraint.quantile
+        return (
+            self.hopeful(candidate)
+            and candidate.prediction.statistic_ms(quantile) <= self.target_ms
         )
-        return Candidate(planner, prediction, self.price(prediction), kept)
 
     def waiting(self, candidate: Candidate) -> Candidate:
         """The same plan with the longest wait that the bound affords, to a hundredth of it."""
-        low_ms, high_ms, best = 0.0, 2 * self.target_ms, candidate
+        low_ms, high_ms, best = 0.0, self.target_ms / (self.constraint.quantile or 0.5), candidate
         while high_ms - low_ms > 0.01 * self.target_ms:
             middle_ms = (low_ms + high_ms) / 2
             tried = self.candidate(candidate.planner, _waits(candidate.plan, middle_ms))
-            if tried.kept:
+            if self.kept(tried):
                 best, low_ms = tried, middle_ms
             else:
                 high_ms = middle_ms
@@ -274,7 +282,7 @@ class _Search:
         limit = self.predict.row_limit(plan, self.rate_per_s, bound_ms)
         drains = limit / max(plan.interval_ms, bound_ms) * 1e3 >= DRAIN * self.rate_per_s
         limited = self.candidate(candidate.planner, replace(plan, row_limit=limit))
-        return limited if drains and limited.kept else candidate
+        return limited if drains and self.kept(limited) else candidate
 
 
 def _waits(plan: Plan, wait_ms: float) -> Plan:
@@ -319,6 +327,5 @@ def _shown(candidate: Candidate) -> dict[str, Any]:
     return {
         "planner": candidate.planner,
         "cost": round(candidate.cost, 3),
-        "kept": candidate.kept,
         **candidate.prediction.as_json(),
     }

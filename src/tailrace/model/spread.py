@@ -68,8 +68,12 @@ class Spread:
         """Latencies of which each part is the share that it has."""
         if len(parts) == 1:
             return parts[0]
-        weights = np.multiply.outer(np.asarray(shares, dtype=np.float64), WEIGHTS)
-        return cls.of(np.stack([part.points for part in parts]), weights)
+        values, weights = [], []
+        for part, share in zip(parts, shares, strict=True):
+            held, weighed = part._weighted
+            values.append(held.ravel())
+            weights.append(weighed.ravel() * (share / float(weighed.sum())))
+        return cls.of(np.concatenate(values), np.concatenate(weights))
 
     @property
     def mean_ms(self) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,25 +99,35 @@ class KeyHistogram:
         return cls(kind, heavy, others, math.ceil(tail_keys))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Shares:
     """The shares of partitions in the records of a stream.
 
-    ``expected`` is exact for the frequent keys and a mean for the others; around it the share of
-    a partition has the standard ``deviation``, for it is chance where rare keys fall.
-    ``expected_max`` is the mean of the greatest share, which is more than the greatest mean.
-    ``heaviest`` is the most frequent key of the busiest partition, with its share of all records.
+    ``expected`` is exact for the frequent keys and a mean for the others, of which there are
+    ``rare``, each with a share of ``weight``; it is chance where they fall. ``heaviest`` is the
+    most frequent key of the busiest partition, with its share of all records.
     """
 
     expected: Floats
-    deviation: float = 0.0
-    expected_max: float = 0.0
+    rare: float = 0.0
+    weight: float = 0.0
     heaviest: tuple[Any, float] | None = None
 
     @property
     def partitions(self) -> int:
         """How many partitions there are."""
         return len(self.expected)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the share of a partition: ``w*sqrt(D*(1/n)*(1 - 1/n))``."""
+        return self.weight * math.sqrt(self.rare * (1 - 1 / self.partitions) / self.partitions)
+
+    @cached_property
+    def expected_max(self) -> float:
+        """The mean of the greatest share, which is more than the greatest mean."""
+        fixed = self.expected - self.rare * self.weight / self.partitions
+        return expected_maximum(fixed, self.rare, self.weight)
 
     @property
     def busiest(self) -> int:
@@ -161,13 +172,12 @@ def shares(histogram: KeyHistogram, partitions: int) -> Shares:
     tail, distinct = histogram.tail_records, histogram.tail_keys
     expected = (placed + tail / partitions) / total
     weight = tail / distinct if distinct else 0.0
-    variance = weight**2 * distinct * (1 - 1 / partitions) / partitions
     here = np.flatnonzero(places == np.argmax(expected))
     top = int(here[np.argmax(counts[here])]) if len(here) else None
     return Shares(
         expected,
-        math.sqrt(variance) / total,
-        expected_maximum(placed, distinct, weight) / total,
+        distinct,
+        weight / total,
         None if top is None else (keys[top], float(counts[top]) / total),
     )
 
@@ -178,7 +188,7 @@ def round_robin(partitions: int) -> Shares:
         raise InputError(
             f"Records cannot be spread over {partitions} partitions: use a whole number from 1 up."
         )
-    return Shares(np.full(partitions, 1 / partitions), 0.0, 1 / partitions)
+    return Shares(np.full(partitions, 1 / partitions))
 
 
 def expected_maximum(fixed: Floats, keys: float, weight: float) -> float:
