@@ -64,6 +64,18 @@ def test_predict_says_what_another_plan_does(
     assert "kept" in shown
 
 
+def test_a_backlog_and_a_query_behind_are_told(
+    tailrace: Callable[..., Any], asked: Callable[..., Any], orders: Path
+) -> None:
+    assert asked("predict", orders, "--backlog", "100000")["drain_ms"] > 0
+    assert "a backlog of 100,000 is gone" in tailrace("predict", orders, "--backlog", "1e5").out
+    alone = asked("predict", orders)["mean_ms"]
+    both = asked("predict", orders, "--then", orders)
+    assert [one["works"] for one in both["queries"]] == [True, True]
+    assert both["mean_ms"] == pytest.approx(2 * alone, rel=0.2)
+    assert "together" in tailrace("predict", orders, "--then", orders).out
+
+
 def test_a_sweep_is_drawn(asked: Callable[..., Any], orders: Path, tmp_path: Path) -> None:
     picture = tmp_path / "pictures" / "curve.png"
     said = asked(

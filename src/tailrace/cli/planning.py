@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from dataclasses import dataclass, replace
@@ -64,6 +65,13 @@ def predict(
     p99: P99 = None,
     sweep: Annotated[str | None, typer.Option(help="Rates to try, as rate=5k/s..80k/s.")] = None,
     plot: Annotated[Path | None, typer.Option(help="A picture of the sweep.")] = None,
+    backlog: Annotated[
+        float | None, typer.Option(help="Records that wait already: how long until they are gone.")
+    ] = None,
+    then: Annotated[
+        list[Path] | None,
+        typer.Option(help="The profile of a query that reads what this one writes; repeatable."),
+    ] = None,
     log: LogFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -83,13 +91,49 @@ def predict(
     if sweep is not None:
         _sweep(ask, plan, sweep, bound, plot, as_json=as_json)
         return
-    found = ask(plan, None if rate is None else rate_per_s(rate))
+    at = None if rate is None else rate_per_s(rate)
+    if then:
+        _in_a_row([known, *map(load, then)], plan, at, as_json=as_json)
+        return
+    found = ask(plan, at)
+    drain_ms = None if backlog is None else ask.drain_ms(plan, at, backlog)
     if ledger is not None:
         ledger.add(known.name, found, time.time_ns() // 1_000)
     if as_json:
+        print_json(found.as_json() | ({} if drain_ms is None else {"drain_ms": _finite(drain_ms)}))
+        return
+    table = _shown(known, found, bound)
+    if drain_ms is not None:
+        gone = f"after {show_duration(drain_ms)}" if math.isfinite(drain_ms) else "never"
+        table.add_row(f"a backlog of {backlog:,.0f} is gone", gone)
+    Console().print(table)
+
+
+def _in_a_row(profiles: list[Profile], plan: Plan, rate: float | None, *, as_json: bool) -> None:
+    """Several queries, each of which reads what the one before writes."""
+    from tailrace.model.relay import relay  # noqa: PLC0415 - scipy takes its time
+
+    found = relay(profiles, [plan], rate)
+    if as_json:
         print_json(found.as_json())
-    else:
-        Console().print(_shown(known, found, bound))
+        return
+    table = Table(title="Queries in a row")
+    for column in ("query", "rate", "mean", "p99"):
+        table.add_column(column, justify="right")
+    for profile, one in zip(profiles, found.predictions, strict=True):
+        times = [show_duration(ms) for ms in (one.mean_ms, one.p99_ms)] if one.works else ["-"] * 2
+        table.add_row(profile.name, show_rate(one.rate_per_s), *times)
+    if found.works:
+        whole = (found.mean_ms, found.quantile_ms(0.99))
+        table.add_row("together", "", *(show_duration(ms) for ms in whole))
+    Console().print(table)
+    for one in found.predictions:
+        if one.obstacle is not None:
+            Console(highlight=False).print(one.obstacle)
+
+
+def _finite(value: float) -> float | None:
+    return round(value, 3) if math.isfinite(value) else None
 
 
 @app.command()

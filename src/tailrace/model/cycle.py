@@ -153,6 +153,27 @@ class Cycle:
             cycle_ms = found_ms
         return cycle_ms
 
+    def drain_ms(self, backlog: float) -> float:
+        """How long until a backlog is gone and batches are at most 5 % larger than usual.
+
+        Without a row limit the first batch takes it all, ``n' = lambda*max(T, D(n))``, and each
+        that follows is smaller by the share of time that records leave free. With one, full
+        batches take ``M - lambda*C(M)`` off it each, until the rest fits into one.
+        """
+        usual_ms, per_ms = self.cycle_ms(), self.loads.rate_per_s / 1e3
+        if math.isinf(usual_ms):
+            return math.inf
+        waiting, took_ms = float(backlog), 0.0
+        if self.row_limit is not None and waiting > self.row_limit:
+            full_ms = max(self.interval_ms, self.duration_ms(self.row_limit))
+            less = self.row_limit - per_ms * full_ms
+            fulls = math.ceil((waiting - self.row_limit) / less)
+            waiting, took_ms = waiting - fulls * less, fulls * full_ms
+        while waiting > 1.05 * per_ms * usual_ms + 1:
+            lasts_ms = max(self.interval_ms, self.duration_ms(waiting))
+            waiting, took_ms = per_ms * lasts_ms, took_ms + lasts_ms
+        return took_ms
+
     def latency(self, cycle_ms: float) -> tuple[Spread, Spread]:
         """Wait and batch of a record, both with durations that vary by ``noise`` (lognormal)."""
         duration_ms = self.duration_ms(self.loads.rate_per_s * cycle_ms / 1e3)

@@ -50,7 +50,8 @@ class StageLoad:
 class Loads:
     """A whole flow under load.
 
-    ``entering`` are the rates of every step, by partition, ``call_ms`` is what an Arrow batch takes
+    ``entering`` are the rates of every step, by partition, and ``leaving_per_s`` is that of all
+    sinks. ``call_ms`` is what an Arrow batch takes
     in it beside its records, and ``copies`` how many of its records come of one of the source.
     """
 
@@ -58,6 +59,7 @@ class Loads:
     cores: int
     stages: tuple[StageLoad, ...]
     entering: dict[str, Floats]
+    leaving_per_s: float
     call_ms: dict[str, float]
     copies: dict[str, float]
     assumed_even: tuple[str, ...] = ()
@@ -136,8 +138,9 @@ class Router:
             for stage in stages
         )
         call_ms = {step.name: step.call_ms for step in profile.steps}
+        leaving = sum(found.total(sink) for sink in graph.sinks)
         even = found.assumed_even
-        return Loads(rate_per_s, cores, loads, entering, call_ms, self._copies, even)
+        return Loads(rate_per_s, cores, loads, entering, leaving, call_ms, self._copies, even)
 
     def shares(self, name: str, partitions: int) -> Shares | None:
         """How the keys of a step fall on partitions; None where they are not known."""

@@ -71,9 +71,26 @@ class Predictor:
 
     def row_limit(self, plan: Plan, rate_per_s: float, within_ms: float) -> int:
         """The most records of a micro-batch that takes no longer than that under a plan."""
+        return self._cycle(replace(plan, row_limit=None), rate_per_s).records_within(within_ms)
+
+    def drain_ms(self, plan: Plan | None, rate_per_s: float | None, backlog: float) -> float:
+        """How long a plan takes to work off so many records that wait, while others come.
+
+        In real-time mode what is free of the highest rate does it.
+        """
+        if not 0 <= backlog < math.inf:
+            raise InputError(f"A backlog of {backlog:g} records cannot be: give one from 0 up.")
+        found = self(plan, rate_per_s)
+        if not found.works:
+            return math.inf
+        if found.plan.backend is Backend.REALTIME:
+            return backlog / (found.outcome.highest_per_s - found.rate_per_s) * 1e3
+        return self._cycle(found.plan, found.rate_per_s).drain_ms(backlog)
+
+    def _cycle(self, plan: Plan, rate_per_s: float) -> Cycle:
         chosen, costs = completed(plan, self.profile), self.profile.batch or USUAL_BATCH
         loads = self._router.loads(chosen, max(rate_per_s, LEAST_RATE_PER_S))
-        return Cycle(loads, costs, chosen.interval_ms).records_within(within_ms)
+        return Cycle(loads, costs, chosen.interval_ms, chosen.row_limit)
 
 
 def predict(

@@ -1,0 +1,87 @@
+"""Queries in a row: each reads what the one before wrote to a log, such as a topic of Kafka.
+
+Every query cuts its batches, or hands records over, by a clock of its own. So the moment at which
+results of one reach the next falls anywhere in its cycle, and their latencies add like independent
+ones, although results are written many at a time.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Any
+
+from tailrace.errors import InputError
+from tailrace.model.loads import Router
+from tailrace.model.predict import Predictor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.model.prediction import Prediction
+    from tailrace.model.spread import Spread
+    from tailrace.plan import Plan
+    from tailrace.profile.profile import Profile
+
+
+@dataclass(frozen=True, eq=False)
+class Relay:
+    """What queries in a row would do together, from the arrival at the first to the last result."""
+
+    predictions: tuple[Prediction, ...]
+
+    @property
+    def works(self) -> bool:
+        """Whether every query keeps up with what reaches it."""
+        return all(one.works for one in self.predictions)
+
+    @property
+    def mean_ms(self) -> float:
+        """The mean latency of all together."""
+        return sum(one.mean_ms for one in self.predictions)
+
+    @cached_property
+    def _latency(self) -> Spread:
+        return reduce(operator.add, (one.outcome.latency for one in self.predictions))
+
+    def quantile_ms(self, quantile: float) -> float:
+        """The latency that this share of the records does not exceed."""
+        return self._latency.quantile_ms(quantile)
+
+    def as_json(self) -> dict[str, Any]:
+        """The relay as plain data."""
+        p50_ms, p95_ms, p99_ms = (
+            round(self.quantile_ms(q), 3) if self.works else None for q in (0.5, 0.95, 0.99)
+        )
+        return {
+            "works": self.works,
+            "mean_ms": round(self.mean_ms, 3) if self.works else None,
+            "p50_ms": p50_ms,
+            "p95_ms": p95_ms,
+            "p99_ms": p99_ms,
+            "queries": [one.as_json() for one in self.predictions],
+        }
+
+
+def relay(
+    profiles: Sequence[Profile],
+    plans: Sequence[Plan | None] = (),
+    rate_per_s: float | None = None,
+) -> Relay:
+    """Predict queries in a row, each at the rate that the one before sends.
+
+    Plans that are not given are those that were measured, and so is the rate of the first.
+    """
+    if not profiles:
+        raise InputError("There are no queries to predict: give the profile of at least one.")
+    if len(plans) > len(profiles):
+        raise InputError(f"There are {len(plans)} plans for {len(profiles)} queries: give no more.")
+    made = []
+    rate = rate_per_s
+    for number, profile in enumerate(profiles):
+        found = Predictor(profile)(plans[number] if number < len(plans) else None, rate)
+        made.append(found)
+        loads = Router(profile).loads(found.plan, max(found.throughput_per_s, 1e-3))
+        rate = loads.leaving_per_s
+    return Relay(tuple(made))
