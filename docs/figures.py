@@ -157,9 +157,10 @@ def _validate(result: dict[str, Any]) -> Iterator[Row]:
         found = result[what]
         error = f"{found['median_abs_error']:.1%}, 9 in 10 within {found['p90_abs_error']:.1%}"
         yield f"Predicted {what} latency: median error over {runs}", error, "-"
-    for what in ("saturation", "arrivals"):
+    rates = {"saturation": "at which a plan saturates", "arrivals": "of records into each step"}
+    for what, told in rates.items():
         worst = f"{result[what]['max_abs_error']:.1%}"
-        yield f"Predicted {what} rate: largest error of all topologies", worst, "-"
+        yield f"Predicted rate {told}: largest error of all topologies", worst, "-"
 
 
 def _demo(result: dict[str, Any]) -> Iterator[Row]:

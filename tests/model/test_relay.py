@@ -38,7 +38,7 @@ SECOND = replace(
 def test_each_query_gets_what_the_one_before_sends_and_latencies_add() -> None:
     found = relay([FIRST, SECOND], rate_per_s=800.0)
     first, second = found.predictions
-    assert (first.rate_per_s, second.rate_per_s) == (800.0, pytest.approx(400.0))
+    assert [first.rate_per_s, second.rate_per_s] == pytest.approx([800.0, 400.0])
     assert found.mean_ms == pytest.approx(first.mean_ms + second.mean_ms)
     assert found.mean_ms == pytest.approx(
         predict(FIRST, rate=800.0).mean_ms + predict(SECOND, rate=400.0).mean_ms

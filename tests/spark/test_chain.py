@@ -13,7 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.errors import InputError
+from tailrace.model.keys.murmur import partition_of
+from tailrace.model.keys.routing import shares
+from tailrace.model.loads import histogram_of
 from tailrace.profile.histogram import bin_of
+from tailrace.profile.profile import StepProfile
 from tailrace.spark import link as module
 from tailrace.spark.chain import Chain
 from tailrace.spark.link import FAILURE, Link, RecordFailed
@@ -441,3 +446,25 @@ def test_without_meters_nothing_is_reported_and_the_result_is_the_same() -> None
     step = link(odd_fails, on_error="drop", keyed_by=("n",))
     (result,) = Chain((step,), None)([numbers(1, 2)])
     assert result.to_pylist() == [{"n": 2}]
+
+
+def test_keys_of_several_columns_are_counted_together_and_fall_where_spark_puts_them() -> None:
+    meter = Meter()
+    users, days = ["a", "b", "a", "a"], [1, 1, 2, 1]
+    meter.count_keys([pa.array(users), pa.array(days, pa.int32())])
+    assert meter.key_type == "string;int32"
+    assert meter.keys == {'["a", "1"]': 2, '["b", "1"]': 1, '["a", "2"]': 1}
+    keys = {text: count / 4 for text, count in meter.keys.items()}
+    step = StepProfile("s", 1.0, keyed_by=("user", "day"), key_type="string;int", keys=keys)
+    histogram = histogram_of(step)
+    assert histogram is not None
+    for partitions in (2, 5, 16):
+        placed = partition_of(list(zip(users, days, strict=True)), partitions, ("string", "int"))
+        expected = np.bincount(placed, minlength=partitions) / 4
+        assert shares(histogram, partitions).expected == pytest.approx(expected)
+
+
+def test_a_key_with_too_few_columns_is_told() -> None:
+    step = StepProfile("s", 1.0, keyed_by=("a", "b"), key_type="string;int", keys={"a": 1.0})
+    with pytest.raises(InputError, match="no key of 2 columns"):
+        histogram_of(step)

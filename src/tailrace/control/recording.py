@@ -224,7 +224,7 @@ class Recording:
             cpu_share=min(1.0, measure.cpu_ms / max(1e-9, math.fsum(measure.busy_ms.values()))),
             ratio=self._reaching(name, measures) / max(1, measure.records_in),
             keyed_by=keyed_by,
-            key_type=SPARK_TYPES.get(measure.key_type, "string"),
+            key_type=";".join(SPARK_TYPES.get(t, "string") for t in measure.key_type.split(";")),
             keys={key: count / whole for key, count in counted} if keyed_by else {},
             distinct=len(measure.keys) if known >= 0.999 * whole else 0,
         )

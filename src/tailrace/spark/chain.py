@@ -111,8 +111,8 @@ class Chain:
         if self._sample_every:
             meter.passed(batch.num_rows, passed.batch.num_rows, began, time.time_ns())
             meter.cpu_ns += time.thread_time_ns() - computed
-            if link.keyed_by and link.keyed_by[0] in batch.schema.names:
-                meter.count_keys(batch.column(link.keyed_by[0]))
+            if link.keyed_by and set(link.keyed_by).issubset(batch.schema.names):
+                meter.count_keys([batch.column(name) for name in link.keyed_by])
         return passed
 
     def _live(self, batches: Iterable[pa.RecordBatch], beacon: Beacon) -> Iterator[pa.RecordBatch]:

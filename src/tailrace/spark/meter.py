@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -75,11 +76,23 @@ class Meter:
         self.sampled_sum_ms += took_ms
         self.sampled_square_ms += took_ms * took_ms
 
-    def count_keys(self, column: pa.Array) -> None:
-        """Count the keys of a batch, keeping the most frequent ones."""
-        self.key_type = str(column.type)
-        for entry in column.value_counts():
-            self.keys[str(entry["values"].as_py())] += entry["counts"].as_py()
+    def count_keys(self, columns: list[pa.Array]) -> None:
+        """Count the keys of a batch, keeping the most frequent ones.
+
+        A key of several columns is written as a JSON list of their texts, its type as theirs with
+        semicolons between.
+        """
+        self.key_type = ";".join(str(column.type) for column in columns)
+        if len(columns) == 1:
+            for entry in columns[0].value_counts():
+                self.keys[str(entry["values"].as_py())] += entry["counts"].as_py()
+        else:
+            import pyarrow as pa  # noqa: PLC0415 - only where keys have several columns
+
+            names = [str(number) for number in range(len(columns))]
+            counted = pa.table(columns, names).group_by(names).aggregate([([], "count_all")])
+            for row in counted.to_pylist():
+                self.keys[json.dumps([str(row[name]) for name in names])] += row["count_all"]
         if len(self.keys) > 4 * MOST_KEYS:
             self.keys = Counter(dict(self.keys.most_common(MOST_KEYS)))
 

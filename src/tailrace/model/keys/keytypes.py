@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import re
 from dataclasses import dataclass
@@ -220,6 +221,19 @@ def read_key(text: str, kind: str) -> Any:
             f"The text {text!r} cannot be read as a key of Spark type {kind}: "
             "name the type of the column that the keys were counted in."
         ) from error
+
+
+def read_composite(text: str, kinds: tuple[str, ...]) -> tuple[Any, ...]:
+    """The key of several columns that was written as a JSON list of their texts."""
+    try:
+        texts = json.loads(text)
+    except ValueError:
+        texts = None
+    if not isinstance(texts, list) or len(texts) != len(kinds):
+        raise InputError(
+            f"The text {text!r} is no key of {len(kinds)} columns: give a JSON list of texts."
+        )
+    return tuple(read_key(str(part), kind) for part, kind in zip(texts, kinds, strict=True))
 
 
 def plain_of(value: Any, kind: str, rule: Rule) -> Any:
