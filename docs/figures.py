@@ -126,6 +126,18 @@ def _staircase(result: dict[str, Any]) -> Iterator[Row]:
         )
 
 
+def _soak(result: dict[str, Any]) -> Iterator[Row]:
+    quarters = result["quarters"]
+    kinds = {"driver_mib": "driver", "jvm_mib": "JVM", "workers_mib": "workers"}
+    memory = ", ".join(
+        f"{told} {quarters[name]['first']:.0f} to {quarters[name]['last']:.0f} MiB"
+        for name, told in kinds.items()
+    )
+    p50 = " to ".join(show_duration(quarters["p50_ms"][side]) for side in ("first", "last"))
+    what = f"{result['seconds'] / 60:g} minutes with state at {result['rate_per_s']:,} records/s"
+    yield f"{what}: first to last quarter", f"{memory}, p50 {p50}", "-"
+
+
 def _overhead(result: dict[str, Any]) -> Iterator[Row]:
     rates = {name: f"{rate:,} records/s" for name, rate in result["records_per_s"].items()}
     beside = f"{rates['unmeasured']} without: measuring takes {result['overhead_share']:.1%}"
@@ -196,6 +208,7 @@ _ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
     "realtime": _realtime,
     "kafka": _kafka,
     "staircase": _staircase,
+    "soak": _soak,
     "overhead": _overhead,
     "replay": _replay,
     "simulator": _simulator,

@@ -223,6 +223,9 @@ def results() -> dict[str, dict[str, Any]]:
     batch = {**side(4.0), "batch_s": 60, "without_gaps": side(3.0)}
     run = {"bound_ms": 10.0, "asked": "auto", "ran": "realtime", "fulfilled_share": 1.0}
     run |= {"mean_ms": 8.0, "cpu_seconds": 49.0}
+    names = ("driver_mib", "jvm_mib", "workers_mib", "p50_ms")
+    quarters = {name: {"first": 700.0, "last": 701.0, "ratio": 1.0} for name in names}
+    soak = {"quarters": quarters, "seconds": 3600.0, "rate_per_s": 5_000, "machine": MACHINE}
     speeds = {"single_queue": 20_000_000, "three_stages": 10_000_000, "simpy": 90_000}
     speeds |= {"ciw": 40_000, "simpy_three_stages": 41_000, "ciw_three_stages": 17_000}
     answers = {"predict_microbatch_ms": 1.2, "predict_realtime_ms": 3.4}
@@ -235,6 +238,7 @@ def results() -> dict[str, dict[str, Any]]:
         "realtime": {**realtime, "machine": MACHINE},
         "kafka": {"batches": [batch], "machine": MACHINE},
         "staircase": {"sides": [run], "machine": MACHINE},
+        "soak": soak,
         "floor": {**floor, "machine": MACHINE},
         "batching": {**batching, "machine": MACHINE},
         "overhead": {"records_per_s": rates, "overhead_share": 0.02, "machine": MACHINE},
@@ -256,7 +260,7 @@ def test_every_result_has_its_rows(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
     table = figures_script().figures(tmp_path)
     rows = [line for line in table.splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + 2 + 2 + (1 + 1 + 1 + 1) + 1 + 1 + 1 + 1 + (2 + 2 + 4) + 3
+    assert len(rows) == 2 + 2 + 2 + (1 + 1 + 1 + 1) + 1 + 1 + 1 + 1 + 1 + (2 + 2 + 4) + 3
     assert "p50 and p99 | 0.7 ms and 2.1 ms | 9 ms and 25 ms on other |" in table
     assert "450,000 records/s in Arrow steps, 150,000 in row steps | 31,000 on other |" in table
     assert "18 ms, kept in 100% of intervals, 55 CPU seconds a million records" in table
