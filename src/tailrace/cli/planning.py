@@ -501,6 +501,8 @@ def _plan_text(plan: Plan) -> str:
         parts = [f"real-time, lifetimes {show_duration(longest)}"]
     if plan.cores is not None:
         parts.append("1 core" if plan.cores == 1 else f"{plan.cores} cores")
+    if len(plan.chains) > 1:
+        parts.append(f"{len(plan.chains)} chains")
     parts += [f"{name} on {count}" for name, count in plan.partitions.items()]
     if plan.row_limit is not None:
         parts.append(f"at most {plan.row_limit} rows")
