@@ -426,7 +426,13 @@ def _sweep(
 ) -> None:
     """Predictions over a range of rates, as a table, as data, or as a picture."""
     low, high = _range(text)
-    found = [ask(plan, each) for each in _rates(ask, plan, low, high)]
+    rates = _rates(ask, plan, low, high)
+    if bound is not None:
+        from tailrace.model.capacity import capacity_for  # noqa: PLC0415 - scipy
+
+        breaks = capacity_for(ask.profile, plan, bound).bound_per_s
+        rates += [breaks] if breaks is not None and low < breaks < high else []
+    found = [ask(plan, each) for each in sorted(rates)]
     if plot is not None:
         from tailrace.report.curve import draw  # noqa: PLC0415 - matplotlib takes its time
 

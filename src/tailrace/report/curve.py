@@ -38,11 +38,11 @@ def draw(found: Sequence[Prediction], bound: Constraint | None, path: Path) -> N
         label = f"saturates at {show_rate(saturation)}"
         axes.annotate(
             label,
-            (saturation, 0.97),
+            (saturation, 0.03),
             xycoords=("data", "axes fraction"),
             rotation=90,
             ha="right",
-            va="top",
+            va="bottom",
             color="0.3",
         )
     if bound is not None:
