@@ -184,3 +184,8 @@ def _show(value: float, scales: tuple[tuple[str, float, float], ...]) -> str:
     shown = ((f"{value / scale:.3g}", unit, least) for unit, scale, least in scales)
     printed, unit = next((n, unit) for n, unit, least in shown if abs(float(n)) >= least)
     return f"{Decimal(printed):f} {unit}"
+
+
+def finite(value: float | None, digits: int) -> float | None:
+    """A number as JSON can hold it, which has no infinity: what cannot be reached is null."""
+    return None if value is None or not math.isfinite(value) else round(value, digits)

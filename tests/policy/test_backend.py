@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
@@ -135,6 +135,7 @@ def test_a_backend_that_there_is_not_is_refused() -> None:
     st.floats(10, 50_000),
     st.floats(5, 150),
 )
+@example(5.0, 0.5, 248.0, 5.0)  # a median where half of the records wait for all of a lifetime
 def test_the_choice_keeps_the_bound_if_any_can_and_is_the_cheaper_of_two_that_do(
     bound_ms: float, quantile: float | None, rate: float, fixed_ms: float
 ) -> None:
@@ -148,7 +149,7 @@ def test_the_choice_keeps_the_bound_if_any_can_and_is_the_cheaper_of_two_that_do
     if held.kept and real.kept:
         assert choice.taken.core_s == min(held.core_s, real.core_s)
     for offer in choice.offers:
-        assert not offer.kept or offer.predicted_ms <= 0.94 * bound_ms
+        assert not offer.kept or offer.predicted_ms <= 0.93 * bound_ms
 
 
 # --- hysteresis -------------------------------------------------------------------------------

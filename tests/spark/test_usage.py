@@ -11,14 +11,14 @@ import threading
 from tailrace.spark.usage import Meter, cpu_seconds
 
 BURN = """
-import os, time
+import os, signal, time
 if os.fork() == 0:  # nobody waits for it: its parent ends first, as a daemon of workers does
     while time.process_time() < 0.4:
         pass
     print("burnt", flush=True)
-    time.sleep(60)
+    signal.pause()
 else:
-    time.sleep(60)
+    signal.pause()
 """
 
 

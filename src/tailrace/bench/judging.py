@@ -8,7 +8,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tailrace.model.capacity import capacity
-from tailrace.model.loads import Router
 from tailrace.model.predict import Predictor
 from tailrace.model.score import summed_up
 from tailrace.plan import Backend
@@ -226,8 +225,9 @@ def _attempt(origin: Case, target: Case, engine: Mapping[Backend, Profile]) -> A
         batch=profile.batch or other.batch,
         hand_over=profile.hand_over or other.hand_over,
     )
-    found = Predictor(profile)(real.plan, real.rate_per_s)
-    entering = Router(profile).loads(found.plan, 1.0).entering
+    ask = Predictor(profile)
+    found = ask(real.plan, real.rate_per_s)
+    entering = ask.loads(found.plan, 1.0).entering
     arrivals = (
         float(entering[name].sum()) / measured - 1 for name, measured in target.arrivals.items()
     )

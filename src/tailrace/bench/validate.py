@@ -199,10 +199,7 @@ def _arrivals(report: Report, first: str) -> dict[str, float]:
     """The records that entered each step, for each one that entered the first."""
     warm = [i for i in report.intervals if not i["warm_up"]]
     names = {name for i in warm for name in i["steps"]}
-    into = {
-        name: sum(i["steps"][name]["records_in"] for i in warm if name in i["steps"])
-        for name in sorted(names)
-    }
+    into = {name: _into(name, warm) for name in sorted(names)}
     return {name: records / into[first] for name, records in into.items()}
 
 
@@ -215,11 +212,13 @@ def _done_per_s(report: Report, profile: Profile, batches: list[BatchMeasure]) -
     end_us = report.data["origin_us"] + (WARM_UP_S + MEASURED_S - every_s) * 1e6
     warm = [i for i in report.intervals if not i["warm_up"] and i["start_us"] <= end_us]
     each = Router(profile).loads(profile.plan, 1.0).entering
-    done: list[float] = [
-        sum(i["steps"][name]["records_in"] for i in warm if name in i["steps"]) / float(share.sum())
-        for name, share in each.items()
-    ]
+    done = [_into(name, warm) / float(share.sum()) for name, share in each.items()]
     return min(done) / len(warm) / every_s
+
+
+def _into(name: str, intervals: list[dict[str, Any]]) -> int:
+    """The records that entered a step in these intervals."""
+    return sum(i["steps"][name]["records_in"] for i in intervals if name in i["steps"])
 
 
 def _overloaded(spark: SparkSession, topology: Topology, shape: Shape, first: Profile) -> Overload:

@@ -17,7 +17,7 @@ from tailrace.cli.app import AsJson, app, directory, print_json
 from tailrace.errors import InputError
 from tailrace.goals import only_constraint
 from tailrace.plan import Backend
-from tailrace.units import positive_duration_ms, rate_per_s, show_duration, show_rate
+from tailrace.units import finite, positive_duration_ms, rate_per_s, show_duration, show_rate
 
 if TYPE_CHECKING:
     from tailrace.goals import Constraint
@@ -100,7 +100,9 @@ def predict(
     if ledger is not None:
         ledger.add(known.name, found, time.time_ns() // 1_000)
     if as_json:
-        print_json(found.as_json() | ({} if drain_ms is None else {"drain_ms": _finite(drain_ms)}))
+        print_json(
+            found.as_json() | ({} if drain_ms is None else {"drain_ms": finite(drain_ms, 3)})
+        )
         return
     table = _shown(known, found, bound)
     if drain_ms is not None:
@@ -124,16 +126,12 @@ def _in_a_row(profiles: list[Profile], plan: Plan, rate: float | None, *, as_jso
         times = [show_duration(ms) for ms in (one.mean_ms, one.p99_ms)] if one.works else ["-"] * 2
         table.add_row(profile.name, show_rate(one.rate_per_s), *times)
     if found.works:
-        whole = (found.mean_ms, found.quantile_ms(0.99))
+        whole = (found.mean_ms, found.p99_ms)
         table.add_row("together", "", *(show_duration(ms) for ms in whole))
     Console().print(table)
     for one in found.predictions:
         if one.obstacle is not None:
             Console(highlight=False).print(one.obstacle)
-
-
-def _finite(value: float) -> float | None:
-    return round(value, 3) if math.isfinite(value) else None
 
 
 @app.command()

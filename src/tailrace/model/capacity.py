@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.goals import only_constraint
 from tailrace.model.predict import LEAST_RATE_PER_S, Predictor
-from tailrace.units import show_duration, show_rate
+from tailrace.units import finite, show_duration, show_rate
 
 if TYPE_CHECKING:
     from tailrace.goals import Constraint
@@ -38,8 +38,8 @@ class Capacity:
         bounded = self.constraint is not None
         return {
             "plan": self.plan.as_json(),
-            "saturation_per_s": _shown(self.saturation_per_s),
-            "bound_per_s": _shown(self.bound_per_s) if self.bound_per_s is not None else None,
+            "saturation_per_s": finite(self.saturation_per_s, 3),
+            "bound_per_s": finite(self.bound_per_s, 3),
             "bound": str(self.constraint) if bounded else None,
             "reason": self.reason,
         }
@@ -97,7 +97,3 @@ def _highest_within(
         middle = (low + high) / 2
         low, high = (middle, high) if kept(middle) else (low, middle)
     return low
-
-
-def _shown(value: float) -> float | None:
-    return round(value, 3) if math.isfinite(value) else None

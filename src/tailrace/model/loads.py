@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.model.keys.keytypes import read_composite, read_key
+from tailrace.model.keys.keytypes import read_key
 from tailrace.model.keys.routing import KeyHistogram, Shares, Workload, arrivals, shares
 from tailrace.model.stages import stages_of
 
@@ -174,12 +174,8 @@ def histogram_of(step: StepProfile) -> KeyHistogram | None:
     rest = max(0.0, 1.0 - sum(step.keys.values()))
     others = step.distinct - len(step.keys) if step.distinct else SOME_KEYS
     kinds = tuple(step.key_type.split(";"))
-    if len(kinds) == 1:
-        kind: str | tuple[str, ...] = step.key_type
-        heavy = {read_key(text, step.key_type): share for text, share in step.keys.items()}
-    else:
-        kind = kinds
-        heavy = {read_composite(text, kinds): share for text, share in step.keys.items()}
+    kind = kinds if len(kinds) > 1 else step.key_type
+    heavy = {read_key(text, kind): share for text, share in step.keys.items()}
     if rest < 1e-9 or others <= 0:
         return KeyHistogram(kind, heavy)
     return KeyHistogram(kind, heavy, rest, others)

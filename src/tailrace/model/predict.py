@@ -56,7 +56,7 @@ class Predictor:
         rate = profile.rate_per_s if rate_per_s is None else rate_per_s
         if not 0 <= rate < math.inf:
             raise InputError(f"A rate of {rate:g} records a second cannot be: give one from 0 up.")
-        loads = self._router.loads(chosen, max(rate, LEAST_RATE_PER_S))
+        loads = self.loads(chosen, rate)
         if chosen.backend is Backend.REALTIME:
             outcome = real_time(profile, chosen, loads, profile.hand_over or USUAL_HAND_OVER)
             known = profile.hand_over is not None
@@ -68,6 +68,10 @@ class Predictor:
         low, high = self.accuracy.band(chosen.backend, known=known)
         mean_ms = outcome.mean_ms
         return Prediction(chosen, rate, loads.cores, outcome, mean_ms * low, mean_ms * high)
+
+    def loads(self, plan: Plan, rate_per_s: float) -> Loads:
+        """How a rate falls on the stages of a plan that says all of its chains and partitions."""
+        return self._router.loads(plan, max(rate_per_s, LEAST_RATE_PER_S))
 
     def row_limit(self, plan: Plan, rate_per_s: float, within_ms: float) -> int:
         """The most records of a micro-batch that takes no longer than that under a plan."""
@@ -89,7 +93,7 @@ class Predictor:
 
     def _cycle(self, plan: Plan, rate_per_s: float) -> Cycle:
         chosen, costs = completed(plan, self.profile), self.profile.batch or USUAL_BATCH
-        loads = self._router.loads(chosen, max(rate_per_s, LEAST_RATE_PER_S))
+        loads = self.loads(chosen, rate_per_s)
         return Cycle(loads, costs, chosen.interval_ms, chosen.row_limit)
 
 

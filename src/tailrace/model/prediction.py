@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
+from tailrace.model.latencies import Latencies
 from tailrace.model.spread import Spread
+from tailrace.units import finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,7 +57,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
+class Prediction(Latencies):
     """What would happen under ``plan`` at ``rate_per_s``.
 
     ``low_ms`` and ``high_ms`` hold the mean latency with nine chances in ten, by the errors of
@@ -79,28 +81,9 @@ class Prediction:
         """The mean latency."""
         return self.outcome.mean_ms
 
-    @property
-    def p50_ms(self) -> float:
-        """The median latency."""
-        return self.quantile_ms(0.5)
-
-    @property
-    def p95_ms(self) -> float:
-        """The latency that 1 record in 20 exceeds."""
-        return self.quantile_ms(0.95)
-
-    @property
-    def p99_ms(self) -> float:
-        """The latency that 1 record in 100 exceeds."""
-        return self.quantile_ms(0.99)
-
     def quantile_ms(self, quantile: float) -> float:
         """The latency that this share of the records does not exceed."""
         return self.outcome.latency.quantile_ms(quantile)
-
-    def statistic_ms(self, quantile: float | None) -> float:
-        """What a constraint asks for: a quantile, or None for the mean."""
-        return self.mean_ms if quantile is None else self.quantile_ms(quantile)
 
     @property
     def throughput_per_s(self) -> float:
@@ -119,21 +102,21 @@ class Prediction:
             "rate_per_s": self.rate_per_s,
             "works": self.works,
             "obstacle": self.obstacle,
-            "mean_ms": _shown(self.mean_ms),
-            "p50_ms": _shown(self.p50_ms),
-            "p95_ms": _shown(self.p95_ms),
-            "p99_ms": _shown(self.p99_ms),
-            "interval_ms": [_shown(self.low_ms), _shown(self.high_ms)],
-            "throughput_per_s": _shown(self.throughput_per_s),
-            "highest_per_s": _shown(self.outcome.highest_per_s),
+            "mean_ms": finite(self.mean_ms, 4),
+            "p50_ms": finite(self.p50_ms, 4),
+            "p95_ms": finite(self.p95_ms, 4),
+            "p99_ms": finite(self.p99_ms, 4),
+            "interval_ms": [finite(self.low_ms, 4), finite(self.high_ms, 4)],
+            "throughput_per_s": finite(self.throughput_per_s, 4),
+            "highest_per_s": finite(self.outcome.highest_per_s, 4),
             "cores": self.cores,
-            "cores_used": _shown(self.outcome.cores_used),
+            "cores_used": finite(self.outcome.cores_used, 4),
             "utilisation": {
                 name: [round(share, 4) for share in shares]
                 for name, shares in self.outcome.utilisation.items()
             },
-            "breakdown_ms": {k: _shown(ms) for k, ms in self.outcome.breakdown_ms.items()},
-            "window_ms": _shown(self.outcome.window_ms),
+            "breakdown_ms": {k: finite(ms, 4) for k, ms in self.outcome.breakdown_ms.items()},
+            "window_ms": finite(self.outcome.window_ms, 4),
             "assumed": list(self.outcome.assumed),
         }
 
@@ -147,8 +130,3 @@ def impossible(
     """The outcome of a plan that cannot work."""
     never = Spread.constant(math.inf)
     return Outcome((never,), dict, highest_per_s, cores_used, utilisation, obstacle=obstacle)
-
-
-def _shown(value: float) -> float | None:
-    """Infinity is no number in JSON."""
-    return round(value, 4) if math.isfinite(value) else None

@@ -13,8 +13,9 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import InputError
-from tailrace.model.loads import Router
+from tailrace.model.latencies import Latencies
 from tailrace.model.predict import Predictor
+from tailrace.units import finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Relay:
+class Relay(Latencies):
     """What queries in a row would do together, from the arrival at the first to the last result."""
 
     predictions: tuple[Prediction, ...]
@@ -51,15 +52,12 @@ class Relay:
 
     def as_json(self) -> dict[str, Any]:
         """The relay as plain data."""
-        p50_ms, p95_ms, p99_ms = (
-            round(self.quantile_ms(q), 3) if self.works else None for q in (0.5, 0.95, 0.99)
-        )
         return {
             "works": self.works,
-            "mean_ms": round(self.mean_ms, 3) if self.works else None,
-            "p50_ms": p50_ms,
-            "p95_ms": p95_ms,
-            "p99_ms": p99_ms,
+            "mean_ms": finite(self.mean_ms, 3),
+            "p50_ms": finite(self.p50_ms, 3),
+            "p95_ms": finite(self.p95_ms, 3),
+            "p99_ms": finite(self.p99_ms, 3),
             "queries": [one.as_json() for one in self.predictions],
         }
 
@@ -80,8 +78,8 @@ def relay(
     made = []
     rate = rate_per_s
     for number, profile in enumerate(profiles):
-        found = Predictor(profile)(plans[number] if number < len(plans) else None, rate)
+        ask = Predictor(profile)
+        found = ask(plans[number] if number < len(plans) else None, rate)
         made.append(found)
-        loads = Router(profile).loads(found.plan, max(found.throughput_per_s, 1e-3))
-        rate = loads.leaving_per_s
+        rate = ask.loads(found.plan, found.throughput_per_s).leaving_per_s
     return Relay(tuple(made))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tailrace.model.latencies import Latencies
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -24,7 +26,7 @@ COARSE_WEIGHTS: Floats = WEIGHTS.reshape(-1, COARSER).sum(axis=1)
 """Of a sum, the part that varies less is taken in cells so many times larger."""
 
 
-class Spread:
+class Spread(Latencies):
     """How a latency is distributed: its mean in each of 128 cells of probability, rising.
 
     Cell k ends at the level ``1 - (1 - k/128)**2``, so that cells are finest where the tail is.
@@ -84,10 +86,6 @@ class Spread:
     def quantile_ms(self, quantile: float) -> float:
         """The latency that this share of the records does not exceed."""
         return float(np.interp(quantile, MIDDLES, self.points))
-
-    def statistic_ms(self, quantile: float | None) -> float:
-        """What a constraint asks for: a quantile, or None for the mean."""
-        return self.mean_ms if quantile is None else self.quantile_ms(quantile)
 
     def later(self, by_ms: float) -> Spread:
         """The spread after a constant delay."""

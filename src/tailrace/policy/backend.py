@@ -304,14 +304,18 @@ def _affordable(
 ) -> tuple[tuple[float, ...], float]:
     """The lifetimes that a constraint affords, and the share of windows that then keep it.
 
-    Across batch boundaries if that can be; else only in the windows between them.
+    Between batch boundaries, and across them too if that can be.
     """
     target_ms = goal.bound_ms * (1 - _MARGIN)
-    for across, share in ((boundary, 1.0), (None, 1 - boundary.share_of_windows(goal.every_ms))):
-        found = flow.longest_lifetimes_ms(target_ms, goal.quantile, goal.every_ms, across)
-        if found is not None:
-            return found, share
-    return (0.0,) * len(flow.hand_overs), 0.0
+    between, across = (
+        flow.longest_lifetimes_ms(target_ms, goal.quantile, goal.every_ms, at)
+        for at in (None, boundary)
+    )
+    if between is None:
+        return (0.0,) * len(flow.hand_overs), 0.0
+    if across is None:
+        return between, 1 - boundary.share_of_windows(goal.every_ms)
+    return tuple(map(min, between, across)), 1.0
 
 
 def _microbatch_costs(calibration: Calibration) -> MicroBatchCosts:

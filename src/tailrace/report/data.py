@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
+from tailrace.units import finite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -196,10 +197,10 @@ def _decision(record: Record) -> dict[str, Any]:
         "reason": record.reason,
         "before": record.before.as_json(),
         "after": record.after.as_json(),
-        "predicted_ms": _finite(record.predicted_ms),
-        "realised_ms": _finite(record.realised_ms),
+        "predicted_ms": finite(record.predicted_ms, 2),
+        "realised_ms": finite(record.realised_ms, 2),
         "alternatives": [
-            {"what": a.what, "predicted_ms": _finite(a.predicted_ms), "why_not": a.why_not}
+            {"what": a.what, "predicted_ms": finite(a.predicted_ms, 2), "why_not": a.why_not}
             for a in record.alternatives
         ],
     }
@@ -209,12 +210,7 @@ def _impossible(impossible: Impossible) -> dict[str, Any]:
     return {
         "constraint": str(impossible.constraint),
         "element": impossible.element,
-        "best_ms": _finite(impossible.best_ms),
+        "best_ms": finite(impossible.best_ms, 2),
         "reason": impossible.reason,
         "remedy": impossible.remedy,
     }
-
-
-def _finite(value: float | None) -> float | None:
-    """JSON has no infinity: what cannot be reached is null."""
-    return None if value is None or not math.isfinite(value) else round(value, 2)

@@ -206,11 +206,14 @@ def _exact(value: Any) -> Decimal | int:
 # --- values of a type -------------------------------------------------------------------------
 
 
-def read_key(text: str, kind: str) -> Any:
+def read_key(text: str, kind: str | tuple[str, ...]) -> Any:
     """The key that was written as ``str(key)``, as measurements hold keys.
 
-    ``"None"`` is null, but for texts, of which it is one.
+    ``"None"`` is null, but for texts, of which it is one. A key of several columns, whose kinds
+    these are, is written as a JSON list of their texts.
     """
+    if not isinstance(kind, str):
+        return tuple(read_key(*pair) for pair in zip(_texts(text, len(kind)), kind, strict=True))
     rule = rule_of(kind)
     if text == "None" and rule is not _RULES["string"]:
         return None
@@ -223,17 +226,17 @@ def read_key(text: str, kind: str) -> Any:
         ) from error
 
 
-def read_composite(text: str, kinds: tuple[str, ...]) -> tuple[Any, ...]:
-    """The key of several columns that was written as a JSON list of their texts."""
+def _texts(text: str, columns: int) -> list[str]:
+    """The texts of a key of so many columns."""
     try:
         texts = json.loads(text)
     except ValueError:
         texts = None
-    if not isinstance(texts, list) or len(texts) != len(kinds):
+    if not isinstance(texts, list) or len(texts) != columns:
         raise InputError(
-            f"The text {text!r} is no key of {len(kinds)} columns: give a JSON list of texts."
+            f"The text {text!r} is no key of {columns} columns: give a JSON list of texts."
         )
-    return tuple(read_key(str(part), kind) for part, kind in zip(texts, kinds, strict=True))
+    return [str(part) for part in texts]
 
 
 def plain_of(value: Any, kind: str, rule: Rule) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from tailrace.errors import InputError
+from tailrace.model.latencies import Latencies
 from tailrace.model.simulation.chance import seeded
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class _Sorted:
 
 
 @dataclass(frozen=True, eq=False)
-class Simulated:
+class Simulated(Latencies):
     """What came out of a run.
 
     ``latencies_ms`` has one value for each of ``arrivals_ms``, not a number where there was no
@@ -142,28 +143,9 @@ class Simulated:
         """The mean latency."""
         return self._whole.mean_ms
 
-    @property
-    def p50_ms(self) -> float:
-        """The median of the latency."""
-        return self.quantile_ms(0.5)
-
-    @property
-    def p95_ms(self) -> float:
-        """The latency that 95 % of the records do not exceed."""
-        return self.quantile_ms(0.95)
-
-    @property
-    def p99_ms(self) -> float:
-        """The latency that 99 % of the records do not exceed."""
-        return self.quantile_ms(0.99)
-
     def quantile_ms(self, quantile: float) -> float:
         """The latency that this share of the records does not exceed."""
-        return self.statistic_ms(quantile)
-
-    def statistic_ms(self, quantile: float | None) -> float:
-        """What a constraint asks for: a quantile, or None for the mean."""
-        if quantile is not None and not 0 < quantile <= 1:
+        if not 0 < quantile <= 1:
             raise InputError(f"There is no quantile {quantile}: give a share above 0 and up to 1.")
         return self._whole.statistic_ms(quantile)
 
