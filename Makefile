@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JAR := src/tailrace/spark/tailrace.jar
 
-.PHONY: setup demo test check bench bench-predict kafka soak lock clean
+.PHONY: setup demo test check bench bench-predict bench-scale elastic kafka soak lock clean
 
 setup: .venv/ready $(JAR)
 
@@ -45,6 +45,15 @@ bench: setup
 # About 40 minutes: how right predictions are, on every topology in both backends.
 bench-predict: setup
 	$(BIN)/tailrace validate --out bench/results/validate.json
+
+# About two hours: every policy under one load, on real executors; and what scale-out picks.
+bench-scale: setup
+	$(BIN)/tailrace bench scale --out bench/results/scale.json
+	$(BIN)/tailrace bench stela --out bench/results/stela.json
+
+# Twenty moves and kills of executors under two flows: nothing is lost or counted twice.
+elastic: setup
+	$(BIN)/python tests/spark/elastic.py 20 1
 
 # A Kafka broker on loopback, until Ctrl-C; its address is printed.
 kafka: setup

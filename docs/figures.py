@@ -138,6 +138,30 @@ def _soak(result: dict[str, Any]) -> Iterator[Row]:
     yield f"{what}: first to last quarter", f"{memory}, p50 {p50}", "-"
 
 
+def _scale(result: dict[str, Any]) -> Iterator[Row]:
+    ours, *others = result["policies"]
+    best = result["best_constant"]
+    beside = [f"{best['core_seconds']:,.0f} core-seconds on {best['name']} all the time"]
+    beside += [f"{run['name']} {_followed(run)}" for run in others]
+    bound = show_duration(result["bound_ms"])
+    what = f"PrimeTest on 1 to 8 executors, mean within {bound}, {ours['name']}"
+    yield what, f"{_followed(ours)}, {ours['core_seconds']:,.0f} core-seconds", "; ".join(beside)
+
+
+def _followed(run: dict[str, Any]) -> str:
+    return f"{_share(run['fulfilled_share'])} of intervals with {run['reconfigurations']} moves"
+
+
+def _stela(result: dict[str, Any]) -> Iterator[Row]:
+    gains, beside = [], []
+    for topology, sides in result["scale_out"].items():
+        others = [side["gain"] for name, side in sides.items() if not name.startswith("etp")]
+        gains.append(f"{topology} {sides['etp']['gain']:+.0%}")
+        beside.append(f"{max(others):+.0%}")
+    told = f"{', '.join(beside)} by the best of the other strategies"
+    yield "Simulated throughput after one machine more, by ETP", ", ".join(gains), told
+
+
 def _overhead(result: dict[str, Any]) -> Iterator[Row]:
     rates = {name: f"{rate:,} records/s" for name, rate in result["records_per_s"].items()}
     beside = f"{rates['unmeasured']} without: measuring takes {result['overhead_share']:.1%}"
@@ -208,6 +232,8 @@ _ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
     "realtime": _realtime,
     "kafka": _kafka,
     "staircase": _staircase,
+    "scale": _scale,
+    "stela": _stela,
     "soak": _soak,
     "overhead": _overhead,
     "replay": _replay,

@@ -36,8 +36,9 @@ class Plan:
     its open batch may wait before it is handed over (at once if it is not there), and ``flush_ms``
     is how often the buffers of a shuffle are swept.
 
-    ``cores`` is how many tasks run at once, and ``row_limit`` the most records that a micro-batch
-    takes; a running flow has what Spark gives it, and None stands for that.
+    ``cores`` is how many tasks run at once, ``executors`` on how many processes, and ``row_limit``
+    the most records that a micro-batch takes; a running flow has what Spark gives it, and None
+    stands for that.
     """
 
     interval_ms: float = 0.0
@@ -48,13 +49,18 @@ class Plan:
     flush_ms: float = FLUSH_MS
     cores: int | None = None
     row_limit: int | None = None
+    executors: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse a plan that nothing can run."""
         waits = (self.interval_ms, self.flush_ms, *self.lifetimes_ms.values())
         if not all(0 <= wait < math.inf for wait in waits):
             raise InputError(f"A plan cannot wait as in {self}: give finite times from 0 ms up.")
-        counts = {"cores": self.cores, "a row limit": self.row_limit}
+        counts = {
+            "cores": self.cores,
+            "a row limit": self.row_limit,
+            "executors": self.executors,
+        }
         counts |= {f"partitions for step '{name}'": n for name, n in self.partitions.items()}
         for what, count in counts.items():
             if count is not None and count < 1:
@@ -79,6 +85,8 @@ class Plan:
             shown["cores"] = self.cores
         if self.row_limit is not None:
             shown["row_limit"] = self.row_limit
+        if self.executors is not None:
+            shown["executors"] = self.executors
         return shown
 
 

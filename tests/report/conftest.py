@@ -61,7 +61,8 @@ def simulated(
     batches = simulate(flow, plant(), trace, controller, np.random.default_rng(5))
     controller.finish()
     cpu_s = sum(batch.duration_ms for batch in batches) / 1e3
-    usage = Usage(batches[-1].ended_us / 1e6, 2, cpu_s)
+    elapsed_s = batches[-1].ended_us / 1e6
+    usage = Usage(elapsed_s, 2 * elapsed_s, cpu_s)
     report = report_of(
         "sentiments",
         controller,
@@ -107,4 +108,4 @@ def impossible() -> Report:
 @pytest.fixture(scope="session")
 def empty() -> Report:
     controller = BatchController(pipeline(), GOALS, first_plan(pipeline(), 100.0, 2), origin_us=0)
-    return report_of("sentiments", controller, Usage(0.4, 2, 0.9), warm_up_ms=10_000.0)
+    return report_of("sentiments", controller, Usage(0.4, 0.8, 0.9), warm_up_ms=10_000.0)

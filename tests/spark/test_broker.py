@@ -18,6 +18,7 @@ from tailrace.bench import jars
 from tailrace.bench.broker import Broker
 from tailrace.bench.jars import broker_jars, candidates, connector
 from tailrace.errors import EnvironmentUnfit, InputError
+from tailrace.spark.leash import free_ports
 
 from .support import until
 
@@ -248,12 +249,12 @@ def test_without_any_connector_one_sentence_gives_mavens_reason(
 
 
 def test_ports_that_are_taken_are_passed_over() -> None:
-    found = module._free_ports()
+    found = free_ports()
     first = next(found)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first))
         taken.listen()
-        assert first not in {next(module._free_ports()) for _ in range(3)}
+        assert first not in {next(free_ports()) for _ in range(3)}
 
 
 def test_no_cluster_id_looks_like_an_option_and_all_differ() -> None:

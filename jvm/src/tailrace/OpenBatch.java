@@ -22,10 +22,15 @@ import scala.collection.Iterator;
  *
  * <p>A thread of its own takes records from the operators below as they come. Whoever sends to
  * Python asks for the next batch: it gets the open one as soon as it holds a record and is as old
- * as its lifetime, or is full, or the input is at its end; and an empty one when there was none for
- * long, if the chain wants to know how time passes. While Python is busy nobody asks, and
- * records gather: so batches grow with the load by themselves, up to the most that one may hold,
- * where the collecting thread waits and the source feels it.
+ * as its lifetime, or holds clearly more than batches of late did, or is full, or the input is at
+ * its end; and an empty one when there was none for long, if the chain wants to know how time
+ * passes. While Python is busy nobody asks, and records gather: so batches grow with the load by
+ * themselves, up to the most that one may hold, where the collecting thread waits and the source
+ * feels it.
+ *
+ * <p>A lifetime is chosen for a rate. When the rate jumps, batches of that age hold so many more
+ * records that working through them takes up what the bound left; the driver shortens lifetimes
+ * half a second later. Until then a batch is sent when it is half as large again as usual.
  *
  * <p>There are two pages: records enter one while the other is sent.
  */
@@ -34,6 +39,9 @@ final class OpenBatch extends AbstractIterator<Page> {
   private static final int MANY = 2_000;
 
   private static final long SOON_NANOS = 5_000_000;
+
+  /** Batches over which it is told how many records are usual. */
+  private static final int USUAL_OF = 16;
 
   /** A batch of so many bytes is full in any case. */
   private static final long MOST_BYTES = 1 << 20;
@@ -54,6 +62,9 @@ final class OpenBatch extends AbstractIterator<Page> {
   private Page sent;
   private long openedNanos;
   private volatile long most = MANY;
+  private volatile int enough = Integer.MAX_VALUE;
+  private double usual;
+  private long batches;
 
   /** For those who wait. */
   private final ReentrantLock lock = new ReentrantLock();
@@ -155,7 +166,7 @@ final class OpenBatch extends AbstractIterator<Page> {
       if (first) {
         openedNanos = System.nanoTime();
       }
-      matters = first || isFull();
+      matters = first || open.records() == enough || isFull();
     } finally {
       letGo();
     }
@@ -222,6 +233,10 @@ final class OpenBatch extends AbstractIterator<Page> {
     return open.records() == 0;
   }
 
+  private boolean isEnough() {
+    return open.records() >= enough || isFull();
+  }
+
   private boolean isFull() {
     return open.records() >= most || open.bytes() >= MOST_BYTES;
   }
@@ -255,6 +270,9 @@ final class OpenBatch extends AbstractIterator<Page> {
     try {
       waitUntilDue();
       turnOver();
+      if (sent.records() > 0) {
+        expectLike(sent.records());
+      }
       underWay.add(new Sent(sent.records(), System.nanoTime()));
       emptied.signal();
       return sent;
@@ -270,7 +288,7 @@ final class OpenBatch extends AbstractIterator<Page> {
     while (underWay.size() >= WINDOW) {
       changed.await();
     }
-    while (!now(this::isFull) && !ended) {
+    while (!now(this::isEnough) && !ended) {
       long left = openedNanos + lifetime.nanos() - System.nanoTime();
       if (left <= 0) {
         return;
@@ -286,6 +304,13 @@ final class OpenBatch extends AbstractIterator<Page> {
     open = sent;
     sent = full;
     letGo();
+  }
+
+  /** Takes a batch as one more example of how many records are usual. */
+  private void expectLike(int records) {
+    batches++;
+    usual += (records - usual) / Math.min(batches, USUAL_OF);
+    enough = (int) (1.5 * usual) + 2;
   }
 
   /** Says that the results of a batch have come back, from which follows how many are enough. */

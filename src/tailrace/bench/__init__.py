@@ -12,8 +12,10 @@ from tailrace.bench import (
     predict,
     realtime,
     replay,
+    scale,
     simulator,
     staircase,
+    stela,
 )
 
 if TYPE_CHECKING:
@@ -40,4 +42,6 @@ benchmarks: dict[str, Benchmark] = {
     "replay": replay,
     "simulator": simulator,
     "predict": predict,
+    "scale": scale,
+    "stela": stela,
 }

@@ -12,8 +12,6 @@ import fcntl
 import importlib
 import os
 import re
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,32 +19,19 @@ import time
 import uuid
 from base64 import urlsafe_b64encode
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from tailrace.bench.jars import HOME, KAFKA, broker_jars
 from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
 from tailrace.spark.interrupt import ctrl_c
 from tailrace.spark.java import find_java, require_java
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-HOST = "127.0.0.1"
-PORTS = range(20_000, 30_000)
-"""Below the ports that systems give to clients: a client that keeps asking for a broker which is
-down could otherwise be given that very port to ask from, and so be connected to itself."""
+from tailrace.spark.leash import HOST, Leashed, free_ports, is_free, is_open
 
 PATIENCE_S = 60.0
 """How long a broker may take to start, or to stop by itself."""
 
 LOOK_S = 0.05
 """How often it is looked whether it has."""
-
-_LEASH = 'cat > /dev/null; kill -9 "$1" 2> /dev/null'
-"""Waits until the pipe from Python is closed, which Python's death does too, and kills."""
-
-
-# --- what Maven fetches ------------------------------------------------------------------------
 
 
 class Broker:
@@ -80,11 +65,10 @@ class Broker:
             self._temporary = tempfile.TemporaryDirectory(prefix="tailrace-kafka-")
             directory = Path(self._temporary.name)
         self._directory = directory.resolve()
-        free = _free_ports()
+        free = free_ports()
         self._port = next(free) if port is None else port
         self._control_port = next(other for other in free if other != self._port)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._leash: subprocess.Popen[bytes] | None = None
+        self._process: Leashed | None = None
         self._lock: IO[bytes] | None = None
 
     @property
@@ -113,7 +97,7 @@ class Broker:
         """Start it, on the data that is there, and wait until it answers."""
         if self._process is not None:
             raise InputError(f"The broker at {self.servers} runs already: stop it first.")
-        if not _free(self._port):
+        if not is_free(self._port):
             raise EnvironmentUnfit(
                 f"The port {self._port} that the broker is to listen on is in use: end what holds "
                 "it, or give another."
@@ -131,11 +115,8 @@ class Broker:
         """End it as an administrator would; it has written everything then."""
         if self._process is None:
             return
-        self._process.terminate()
         try:
-            self._process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            pass  # killed below
+            self._process.stop(PATIENCE_S)
         finally:
             self.kill()
 
@@ -143,27 +124,14 @@ class Broker:
         """End it at once, as a power cut would."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
             self._process = None
-        if self._leash is not None:
-            os.killpg(self._leash.pid, signal.SIGKILL)  # the shell, and the cat in it
-            if self._leash.stdin is not None:
-                self._leash.stdin.close()
-            self._leash.wait()
-            self._leash = None
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def wait(self, seconds: float) -> bool:
         """Wait so long at most; whether the broker has ended, which it does not by itself."""
-        if self._process is None:
-            return True
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self._process is None or self._process.wait(seconds)
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
         """Create a topic and wait until it can be used.
@@ -219,21 +187,8 @@ class Broker:
             ) from error
 
     def _launch(self) -> None:
-        """Start the process, and with it the one that ends it should Python die."""
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own command
-                self._java("kafka.Kafka", str(self._settings)),
-                cwd=self._directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for us, who then stop it properly
-            )
-        self._leash = subprocess.Popen(  # noqa: S603 - our own command
-            ["/bin/sh", "-c", _LEASH, "leash", str(self._process.pid)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+        command = self._java("kafka.Kafka", str(self._settings))
+        self._process = Leashed(command, self._log, directory=self._directory)
 
     def _format(self) -> None:
         """Write the settings and, unless it is done, what marks the directory as a broker's."""
@@ -258,7 +213,7 @@ class Broker:
 
     def _await_answer(self, deadline: float) -> None:
         """Ask until it answers: a port that is open is not yet a broker."""
-        while not _open(self._port):
+        while not is_open(self._port):
             self._still_alive(deadline)
         admin = self._admin()
         while not self._knows_itself(admin):
@@ -325,31 +280,6 @@ def _properties(data: Path, port: int, control_port: int) -> str:
 def _cluster_id() -> str:
     """Sixteen bytes in Kafka's notation; its tool takes one that begins with '-' for an option."""
     return urlsafe_b64encode(b"tail" + uuid.uuid4().bytes[4:]).decode().rstrip("=")
-
-
-def _free_ports() -> Iterator[int]:
-    """Ports that nobody listens on, from a place in the range that differs between processes."""
-    first = os.getpid() % len(PORTS)
-    yield from filter(_free, (*PORTS[first:], *PORTS[:first]))
-    raise EnvironmentUnfit(f"No port from {PORTS[0]} to {PORTS[-1]} is free: end what holds them.")
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _open(port: int) -> bool:
-    try:
-        with socket.create_connection((HOST, port), timeout=1):
-            return True
-    except OSError:
-        return False
 
 
 def _client() -> Any:

@@ -11,11 +11,11 @@ import sys
 
 import typer
 
-from tailrace.cli import planning, running
+from tailrace.cli import clusters, planning, running
 from tailrace.cli.app import app
 from tailrace.errors import EnvironmentUnfit, TailraceError
 
-__all__ = ["app", "main", "planning", "running"]
+__all__ = ["app", "clusters", "main", "planning", "running"]
 
 
 def main() -> None:

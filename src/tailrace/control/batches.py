@@ -13,6 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from tailrace.control.loop import Controller, Mode, Saving, clear_rise, load_of
+from tailrace.control.scaling import POLICY as SCALING
 from tailrace.goals import SOURCE
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
 from tailrace.policy import batching, chaining, feasibility
@@ -21,6 +22,7 @@ from tailrace.profile.interval import Interval, Intervals
 
 if TYPE_CHECKING:
     from tailrace.control.loop import Log
+    from tailrace.control.scaling import Scaling
     from tailrace.flow import Graph
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
@@ -60,8 +62,12 @@ class BatchController(Controller[Interval, Intervals]):
         mode: Mode = Mode.ENFORCE,
         interval_ms: float = 5_000.0,
         log: Log | None = None,
+        scaling: Scaling | None = None,
     ) -> None:
-        """``origin_us`` is when the first interval begins; ``log`` is one to go on with."""
+        """``origin_us`` is when the first interval begins; ``log`` is one to go on with.
+
+        With ``scaling`` the number of executors is decided here too.
+        """
         super().__init__(
             graph,
             constraints,
@@ -72,6 +78,9 @@ class BatchController(Controller[Interval, Intervals]):
             log=log,
         )
         self.model: BatchModel | None = None
+        self.scaling = scaling
+        self.executor_cores = None if scaling is None else scaling.limits.cores
+        self._interval: Interval | None = None
         self._points: deque[BatchPoint] = deque(maxlen=HISTORY)
         self._ratios = _no_ratios()
         self._seen: Observation | None = None
@@ -81,7 +90,9 @@ class BatchController(Controller[Interval, Intervals]):
         """Take in a finished batch; the plan for the next one."""
         self.log.batches += 1
         self.recording.add_batch(batch)
-        if batch.records and batch.plan.chains == self.plan.chains:
+        if batch.slots != self._slots:
+            self._resized(batch)
+        if batch.records and self._tells(batch):
             self._points.append(BatchPoint(batch.records, batch.duration_ms, batch.ended_us))
         self._judge_batch(batch)
         closed = self._adjustment.add(batch)
@@ -94,6 +105,33 @@ class BatchController(Controller[Interval, Intervals]):
             self._hurry(self._seen, batch.ended_us)
         return self.plan
 
+    def _tells(self, batch: BatchMeasure) -> bool:
+        """Whether a batch says something of the plan to come.
+
+        Not if it ran under other chains, nor while executors start or stop: that takes the
+        machine's time, and what a batch then takes is no reason for still more of them. Unless
+        there is nothing else to learn from.
+        """
+        same = (batch.plan.chains, batch.plan.partitions) == (
+            self.plan.chains,
+            self.plan.partitions,
+        )
+        settled = same and not self._moving
+        return settled or (not self._points and batch.plan.chains == self.plan.chains)
+
+    def _resized(self, batch: BatchMeasure) -> None:
+        """Take up executors that came or went, and carry over what the model had learnt."""
+        before, self._slots = self._slots, batch.slots
+        if self.scaling is None:
+            return
+        self.scaling.moved_us = batch.ended_us
+        self.plan = self.scaling.fitted(self.plan, batch.slots)
+        if before and batch.records:
+            work_ms = self.scaling.busy_ms(batch) / batch.records * (batch.slots / before)
+            more_ms = work_ms * (before / batch.slots - 1)
+            points = (_longer(point, more_ms) for point in self._points)
+            self._points = deque(points, maxlen=HISTORY)
+
     def _collector(self, every_ms: float) -> Intervals:
         return Intervals(every_ms, self.origin_us)
 
@@ -105,6 +143,9 @@ class BatchController(Controller[Interval, Intervals]):
     def _close(self, interval: Interval) -> None:
         self._remember(interval)
         self._realise(interval)
+        self._interval = interval
+        if self.scaling is not None:
+            self.scaling.step_over(moving=self._moving)
         self._since_change += 1
         if self._points:
             self._learn(interval)
@@ -118,7 +159,7 @@ class BatchController(Controller[Interval, Intervals]):
         ran_ms, rate = interval.shares[-1].batch.plan.interval_ms, interval.rate_per_s
         self.model = self.log.model = fit(list(self._points), _half_life(interval))
         predicted = self.model.latency_ms(ran_ms, rate, self.interval_ms, None)
-        if 0 < predicted < math.inf:
+        if 0 < predicted < math.inf and not self._moving:
             self._ratios.append(interval.latency_ms.mean / predicted)
         batches, cpu_ms = batching.saving(self.model, rate, ran_ms, interval.every_ms)
         saved = self.log.saving
@@ -133,6 +174,39 @@ class BatchController(Controller[Interval, Intervals]):
             return
         for decide in POLICIES:
             self._act(decide(replace(observation, plan=self.plan)), now_us)
+        self._scale(observation, now_us)
+
+    def _scale(self, seen: Observation, now_us: int) -> None:
+        """The dearest of all, and so the last: another number of executors."""
+        if self.scaling is not None and self._interval is not None:
+            seen = replace(seen, plan=self.plan)
+            decision = self.scaling.decide(seen, self._interval, list(self._recent), now_us)
+            last = self.log.history[-1]
+            self.log.history[-1] = replace(last, needed=self.scaling.needed)
+            if decision is not None:
+                self._act(decision, now_us)
+
+    @property
+    def _moving(self) -> bool:
+        """Whether executors that are wanted have not come yet, or others not gone."""
+        if self.scaling is None or not self._slots or self.plan.executors is None:
+            return False
+        return self.plan.executors * self.scaling.limits.cores != self._slots
+
+    def _realise(self, interval: Interval) -> None:
+        """Score decisions; one on executors by an interval that began when they were there.
+
+        Batches are adjusted again and again until then, which makes it no less worth a score.
+        """
+        if self.scaling is None:
+            super()._realise(interval)
+            return
+        decided = (r for r in reversed(self.log.decisions) if r.policy == SCALING)
+        record = next(decided, None)
+        if record is None or not record.applied or record.realised_ms is not None:
+            super()._realise(interval)
+        elif not self._moving and interval.start_us >= self.scaling.moved_us:
+            self._score(record, interval)
 
     def _hurry(self, seen: Observation, now_us: int) -> None:
         """Shorten batches at once when the rate rises, not only when the interval is over.
@@ -147,6 +221,7 @@ class BatchController(Controller[Interval, Intervals]):
         decision = batching.decide(self._seen)
         if decision.plan.interval_ms < self.plan.interval_ms:
             self._act(decision, now_us)
+        self._scale(self._seen, now_us)
 
     def _recent_rate(self, known_per_s: float) -> float:
         """The rate of the last second or batch if it has clearly risen, else the known one."""
@@ -186,6 +261,12 @@ class BatchController(Controller[Interval, Intervals]):
             return Reading(constraint, verdict.value_ms, verdict.value_ms)
         along = interval.value_ms(replace(constraint, quantile=None), path)
         return Reading(constraint, verdict.value_ms, along - interval.latency_ms.mean)
+
+
+def _longer(point: BatchPoint, per_record_ms: float) -> BatchPoint:
+    """A batch as it would have been if each record took so much longer, or less."""
+    duration_ms = point.duration_ms + per_record_ms * point.records
+    return replace(point, duration_ms=max(duration_ms, point.duration_ms / 10))
 
 
 def _capped(plan: Plan, constraints: tuple[Constraint, ...]) -> Plan:

@@ -20,6 +20,7 @@ from tailrace.plan import chain_name
 from tailrace.policy import chaining, handover
 from tailrace.policy.backend import RealTimeCosts
 from tailrace.policy.decision import Decision
+from tailrace.policy.scaling import tasks
 from tailrace.profile.live import LiveInterval, LiveIntervals, Sighting, Stretch
 
 if TYPE_CHECKING:
@@ -80,9 +81,13 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         interval_ms: float = 5_000.0,
         recovery_ms: float = 60_000.0,
         slots: int = 1,
+        source_tasks: int = 1,
         log: Log | None = None,
     ) -> None:
-        """``recovery_ms`` is how much of the input a crash may make the flow repeat."""
+        """``recovery_ms`` is how much of the input a crash may make the flow repeat.
+
+        Of the ``slots`` there are, the tasks that read the source hold ``source_tasks``.
+        """
         super().__init__(
             graph,
             constraints,
@@ -94,6 +99,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         )
         self._recovery_ms = recovery_ms
         self._slots = slots
+        self._source_tasks = source_tasks
         self.recording = Recording(graph, slots)
         self._lock = threading.Lock()
         self._last: dict[tuple[str, int], Sighting] = {}
@@ -181,10 +187,11 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
             name: load_of(measure, interval.utilisation(name))
             for name, measure in interval.steps().items()
         }
-        self._act(
-            chaining.decide(_Loads(self.graph, self.plan, steps, self._slots, self._since_change)),
-            now_us,
-        )
+        loads = _Loads(self.graph, self.plan, steps, self._slots, self._since_change)
+        self._act(chaining.decide(loads), now_us)
+        if self.plan.chains == loads.plan.chains:
+            loads = replace(loads, plan=self.plan)
+            self._act(tasks.decide(loads, self.constraints, self._source_tasks), now_us)
 
     def _hurry(self, seen: handover.RealTimeObservation, now_us: int) -> None:
         """Shorten lifetimes at once when a rate rises, not only when the interval is over."""

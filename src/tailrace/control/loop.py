@@ -101,7 +101,11 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class IntervalRecord:
-    """One adjustment interval as it is remembered: its batches are summed up and let go."""
+    """One adjustment interval as it is remembered: its batches are summed up and let go.
+
+    ``slots`` is how many tasks could run at once when it ended, and ``needed`` the fewest executors
+    that would have kept every bound by what was known then, where their number is decided here.
+    """
 
     start_us: int
     every_ms: float
@@ -114,6 +118,8 @@ class IntervalRecord:
     steps: dict[str, StepRecord]
     plan: Plan
     verdicts: tuple[Verdict, ...]
+    slots: int = 0
+    needed: int | None = None
 
     @property
     def rate_per_s(self) -> float:
@@ -172,6 +178,8 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
         self._latest: dict[Constraint, tuple[Verdict, AnySpan]] = {}
         self._fresh: list[Verdict] = []
         self._since_change = 0
+        self._slots = 0
+        self.executor_cores: int | None = None
         self.recording = Recording(graph)
         self._suspected: tuple[Impossible, ...] = ()
         self._adjustment = self._collector(interval_ms)
@@ -226,6 +234,7 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
                 steps,
                 self.plan,
                 tuple(self._fresh),
+                self._slots,
             )
         )
         self._fresh.clear()
@@ -272,10 +281,12 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
         )
         if not applied:
             return
-        if decision.plan.chains != self.plan.chains:
+        before, self.plan = self.plan, decision.plan
+        if self.plan.partitions != before.partitions:
+            self._since_change = 0
+        if self.plan.chains != before.chains:
             self._since_change = 0
             self._forget()
-        self.plan = decision.plan
 
     def _forget(self) -> None:
         """Let go of what was learnt under other chains."""
@@ -297,8 +308,12 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
             if not (record.applied and newest and record.realised_ms is None):
                 return
             if record.at_us <= interval.start_us:
-                goal = record.constraint or Constraint(math.inf)
-                record.realised_ms = interval.value_ms(goal, self.graph.path(goal.path))
+                self._score(record, interval)
+
+    def _score(self, record: Record, interval: AnySpan) -> None:
+        """Note what came of a decision."""
+        goal = record.constraint or Constraint(math.inf)
+        record.realised_ms = interval.value_ms(goal, self.graph.path(goal.path))
 
 
 def load_of(measure: StepMeasure, busy: dict[int, float]) -> StepLoad:

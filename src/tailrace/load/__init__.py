@@ -12,7 +12,16 @@ and replayed by the replay source at its due times.
 from tailrace.load.arrivals import Arrivals, Even, Pareto, Poisson
 from tailrace.load.generator import generate
 from tailrace.load.keys import Frequencies, Keys, Uniform, Zipf
-from tailrace.load.rates import Burst, Constant, RandomWalk, RateProfile, Sine, Staircase
+from tailrace.load.rates import (
+    Burst,
+    Constant,
+    Faster,
+    RandomWalk,
+    RateProfile,
+    Sine,
+    Staircase,
+    Together,
+)
 from tailrace.load.texts import Texts
 from tailrace.load.trace import Trace
 
@@ -21,6 +30,7 @@ __all__ = [
     "Burst",
     "Constant",
     "Even",
+    "Faster",
     "Frequencies",
     "Keys",
     "Pareto",
@@ -30,6 +40,7 @@ __all__ = [
     "Sine",
     "Staircase",
     "Texts",
+    "Together",
     "Trace",
     "Uniform",
     "Zipf",

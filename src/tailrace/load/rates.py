@@ -271,6 +271,102 @@ class Sine:
         return np.clip((whole * (2 * np.pi) + guess) * per_radian, 0.0, self.duration_s)
 
 
+@dataclass(frozen=True, slots=True, init=False)
+class Together:
+    """Several profiles at once, each until its own end: their rates add up.
+
+    Day and night with a burst on some evening is ``Together(Sine(...), Burst(...))``.
+    """
+
+    profiles: tuple[RateProfile, ...]
+
+    def __init__(self, *profiles: RateProfile) -> None:
+        """Take the profiles, at least one."""
+        object.__setattr__(self, "profiles", profiles)
+        if not profiles:
+            raise LoadError("No profile at all makes no load: put at least one together.")
+
+    @property
+    def duration_s(self) -> float:
+        """How long the load lasts: until the last profile ends."""
+        return max(profile.duration_s for profile in self.profiles)
+
+    def rate_at(self, t_s: Floats) -> Floats:
+        """Records per second at each time; zero before the start and after the end."""
+        rates: Floats = np.sum([profile.rate_at(t_s) for profile in self.profiles], axis=0)
+        return rates
+
+    def expected(self, t_s: Floats) -> Floats:
+        """Records expected from the start to each time: the integral of the rate."""
+        records: Floats = np.sum([profile.expected(t_s) for profile in self.profiles], axis=0)
+        return records
+
+    def time_of(self, records: Floats) -> Floats:
+        """The time by which so many records are expected: the inverse of `expected`.
+
+        A grid says between which two times each answer lies, and about where. From there Newton's
+        method takes a few steps. Where the rate jumps, a step may lead out of what is known of the
+        answer, or in a circle; halving what is known then takes its place.
+        """
+        enough_s = 1e-12 * self.duration_s
+        grid_s = np.linspace(0.0, self.duration_s, 2**14 + 1)
+        by_then = self.expected(grid_s)
+        records = np.clip(records, 0.0, by_then[-1])
+        cell = np.minimum(np.searchsorted(by_then, records, side="right"), len(grid_s) - 1)
+        low_s, high_s = grid_s[cell - 1], grid_s[cell]
+        t_s, step_s = np.interp(records, by_then, grid_s), high_s - low_s
+        while np.any(step_s > enough_s):
+            error = self.expected(t_s) - records
+            low_s, high_s = np.where(error <= 0, t_s, low_s), np.where(error >= 0, t_s, high_s)
+            with np.errstate(divide="ignore", invalid="ignore"):  # no rate, no step
+                newton_s = t_s - error / self.rate_at(t_s)
+            nearer = np.abs(newton_s - t_s) <= np.maximum(step_s / 2, enough_s)
+            trusted = nearer & (low_s <= newton_s) & (newton_s <= high_s)
+            next_s = np.where(trusted, newton_s, (low_s + high_s) / 2)
+            t_s, step_s = next_s, np.abs(next_s - t_s)
+        return t_s
+
+
+@dataclass(frozen=True, slots=True)
+class Faster:
+    """A profile at `times` its speed: the same records in less time.
+
+    Two weeks of tweets that pass in 100 minutes are ``Faster(two_weeks, 200)``
+    (TwitterSentiments, Lohrmann 2016, 5.1.3). For records that are there already see
+    `Trace.speed`.
+    """
+
+    profile: RateProfile
+    times: float
+
+    def __post_init__(self) -> None:
+        """Check the speed."""
+        if not 0 < self.times < math.inf:
+            raise LoadError(f"A profile cannot pass {self.times!r} times as fast: use 2 or 0.5.")
+
+    @property
+    def duration_s(self) -> float:
+        """How long the load lasts."""
+        return self.profile.duration_s / self.times
+
+    def rate_at(self, t_s: Floats) -> Floats:
+        """Records per second at each time; zero before the start and after the end."""
+        return self.times * self.profile.rate_at(self._in_profile(t_s))
+
+    def expected(self, t_s: Floats) -> Floats:
+        """Records expected from the start to each time: the integral of the rate."""
+        return self.profile.expected(self._in_profile(t_s))
+
+    def time_of(self, records: Floats) -> Floats:
+        """The time by which so many records are expected: the inverse of `expected`."""
+        return self.profile.time_of(records) / self.times
+
+    def _in_profile(self, t_s: Floats) -> Floats:
+        """The time of the profile; its end is met exactly, which rounding might miss."""
+        at_end = np.asarray(t_s) == self.duration_s
+        return np.where(at_end, self.profile.duration_s, np.asarray(t_s) * self.times)
+
+
 def _integral(edges_s: Floats, rates: Floats) -> Floats:
     """Records expected by each edge."""
     return np.concatenate([[0.0], np.cumsum(np.diff(edges_s) * rates)])

@@ -69,8 +69,11 @@ class Plant:
     engine for every record. Records pass from process to process ``arrow_records`` at a time.
     ``noise`` is the coefficient of variation of the whole batch, lognormal. ``cold`` holds the
     factors by which the engine, though not the steps, is slower in the first batches. A change of
-    chains restarts the query, which takes ``restart_ms``; a query that runs back to back looks for
-    records every ``poll_ms``.
+    chains or partitions restarts the query, which takes ``restart_ms``; a query that runs back to
+    back looks for records every ``poll_ms``.
+
+    ``slots`` is how many tasks run at once, unless the plan speaks of executors: then there are as
+    many as it wants, of ``cores`` each, new ones ``start_ms`` after they are wanted.
     """
 
     planning_ms: float
@@ -85,16 +88,20 @@ class Plant:
     cold: tuple[float, ...] = ()
     restart_ms: float = 0.0
     poll_ms: float = 10.0
+    cores: int = 1
+    start_ms: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a machine that cannot run."""
-        if min(self.slots, self.source_partitions, self.arrow_records) < 1 or self.poll_ms <= 0:
+        counts = (self.slots, self.cores, self.source_partitions, self.arrow_records)
+        if min(counts) < 1 or self.poll_ms <= 0:
             raise InputError(
-                "A plant needs slots, source partitions and records per Arrow batch of at least 1 "
-                "and a poll above 0 ms."
+                "A plant needs slots, cores, source partitions and records per Arrow batch of at "
+                "least 1 and a poll above 0 ms."
             )
-        costs = (self.planning_ms, self.sink_ms, self.per_record_ms, self.per_chain_ms)
-        if not all(0 <= x < math.inf for x in (*costs, self.noise, self.restart_ms, *self.cold)):
+        engine = (self.planning_ms, self.sink_ms, self.per_record_ms, self.per_chain_ms)
+        costs = (*engine, self.noise, self.restart_ms, self.start_ms, *self.cold)
+        if not all(0 <= x < math.inf for x in costs):
             raise InputError("The costs of a plant must be finite numbers from 0 up.")
 
     @property
@@ -134,20 +141,42 @@ def simulate(
         raise InputError(f"The plant has no cost for step '{missing[0]}': add it to its steps.")
     batches: list[BatchMeasure] = []
     plan, first, cut_us = driver.plan, 0, 0
+    fleet = _Fleet(plan.executors or 0)
     while first < len(trace):
         cut_us = _first_cut_us(cut_us, int(trace.due_us[first]), plan.interval_ms, plant.poll_ms)
         if until_us is not None and cut_us > until_us:
             break
         end = int(np.searchsorted(trace.due_us, cut_us, side="right"))
         engine = _cold(plant, plant.cold[len(batches)]) if len(batches) < len(plant.cold) else plant
+        if plan.executors is not None:
+            size = fleet.ready(plan.executors, cut_us, plant.start_ms)
+            engine = replace(engine, slots=size * plant.cores)
         run = _Batch(graph, engine, trace, plan, np.arange(first, end), rng)
         batch = run.measure(len(batches), cut_us)
         batches.append(batch)
         before, plan, first = plan, driver.on_batch(batch), end
-        restart_ms = plant.restart_ms if plan.chains != before.chains else 0.0
+        same = (plan.chains, plan.partitions) == (before.chains, before.partitions)
+        restart_ms = 0.0 if same else plant.restart_ms
         free_us = batch.ended_us + round(restart_ms * 1e3)
         cut_us = max(cut_us + round(plan.interval_ms * 1e3), free_us)
     return batches
+
+
+@dataclass(slots=True)
+class _Fleet:
+    """The executors of a plant: those that run, and when those that were asked for will."""
+
+    size: int
+    wanted: int = 0
+    from_us: float = 0.0
+
+    def ready(self, wanted: int, now_us: int, start_ms: float) -> int:
+        """How many run now, if so many are wanted."""
+        if wanted != self.wanted:
+            self.wanted, self.from_us = wanted, now_us + start_ms * 1e3
+        if wanted <= self.size or now_us >= self.from_us:
+            self.size = wanted
+        return self.size
 
 
 def _cold(plant: Plant, factor: float) -> Plant:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
+from tailrace.report.saso import saso, sized_steps
 from tailrace.units import finite
 
 if TYPE_CHECKING:
@@ -23,16 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a run used: wall time, the slots that it held, and CPU time of all its processes."""
+    """What a run used: wall time, the slots that it held, and CPU time of all its processes.
+
+    ``core_seconds`` is slots times seconds: what the run would be charged for.
+    """
 
     elapsed_s: float
-    slots: int
+    core_seconds: float
     cpu_s: float
-
-    @property
-    def core_seconds(self) -> float:
-        """Slots times seconds: what the run would be charged for."""
-        return self.elapsed_s * self.slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +113,7 @@ def report_of(
                 "fixed_ms": round(controller.log.model.fixed_ms, 2),
                 "per_record_ms": round(controller.log.model.per_record_ms, 5),
             },
+            "scaling": _scaling(warm, controller.executor_cores),
             "restarts_ms": [round(ms, 1) for ms in restarts_ms],
             "impossible": [_impossible(impossible) for impossible in controller.log.impossible],
             "notes": list(notes),
@@ -122,6 +122,22 @@ def report_of(
         },
         controller.recording.profile(flow, warm_us),
     )
+
+
+def _scaling(history: list[IntervalRecord], cores: int | None) -> dict[str, Any] | None:
+    """How the number of executors was kept, where it was decided here."""
+    if cores is None or not history:
+        return None
+    found = saso(sized_steps(history, cores), cores=cores)
+    over = found.overshoot_mean
+    return {
+        "reconfigurations": found.reconfigurations,
+        "violations": found.violations,
+        "settling_s": round(found.settling_s, 1),
+        "overshoot": None if over is None else round(over, 2),
+        "mean_executors": round(found.mean_size, 2),
+        "core_seconds": round(found.core_seconds, 1),
+    }
 
 
 def _share(verdicts: list[Verdict]) -> float | None:
@@ -176,6 +192,8 @@ def _interval(record: IntervalRecord, warm_us: float) -> dict[str, Any]:
             for name, step in record.steps.items()
         },
         "plan": record.plan.as_json(),
+        "slots": record.slots,
+        "needed": record.needed,
     }
 
 

@@ -7,14 +7,13 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from tailrace.errors import InputError
 from tailrace.goals import SINK, SOURCE
+from tailrace.report.style import written
 from tailrace.report.terminal import label, seconds
 from tailrace.units import show_duration
 
@@ -47,27 +46,6 @@ _TITLE_WIDTH = 100
 _LOG_ABOVE = 12.0
 """The latency goes on a log scale when its largest value is that many times the usual one."""
 
-_STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.labelsize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E6E6E6",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "svg.hashsalt": "tailrace",
-    "text.parse_math": False,
-}
-_METADATA: dict[str, dict[str, Any]] = {
-    ".png": {"Software": None},
-    ".svg": {"Date": None, "Creator": None},
-}
-
 
 def draw(report: Report, path: Path, baseline: Report | None = None) -> Path:
     """Draw a report, as PNG or SVG by the suffix of the path; the same report, the same bytes.
@@ -77,20 +55,7 @@ def draw(report: Report, path: Path, baseline: Report | None = None) -> Path:
     Raises:
         InputError: If the suffix is another one, or the file cannot be written.
     """
-    suffix = path.suffix.lower()
-    if suffix not in _METADATA:
-        raise InputError(f"A picture cannot be written as '{path.name}': end it in .png or .svg.")
-    with mpl.rc_context(_STYLE):
-        figure = _figure(report, baseline)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
-        except OSError as error:
-            raise InputError(
-                f"The picture cannot be written to '{path}' ({error.strerror}): "
-                "choose a file in a directory that can be written to."
-            ) from error
-    return path
+    return written(path, lambda: _figure(report, baseline))
 
 
 @dataclass(frozen=True, slots=True)

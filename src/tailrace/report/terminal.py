@@ -260,9 +260,22 @@ def _outcome(decision: Data) -> str:
     return f" ({' -> '.join(said)})" if said else ""
 
 
+def _executors(scaling: Data | None) -> str:
+    """How many executors there were, how steadily, and how many more than needed."""
+    if scaling is None:
+        return ""
+    moves = scaling["reconfigurations"]
+    said = f"It ran on {scaling['mean_executors']:.1f} executors on average, with {moves} moves"
+    if moves:
+        said += f" that settled in {scaling['settling_s']:g} s"
+    if scaling["overshoot"] is not None:
+        said += f", {scaling['overshoot']:.1f} more than were needed"
+    return f"{said}. "
+
+
 def _cost(data: Data) -> Text:
     saving, restarts_ms, model = data["saving"], data["restarts_ms"], data["model"]
-    said = Text("\n")
+    said = Text("\n").append(_executors(data["scaling"]))
     if model is not None:
         fixed, each = show_duration(model["fixed_ms"]), show_duration(model["per_record_ms"])
         said.append(f"A batch costs {fixed} + {each} a record. ")

@@ -11,6 +11,8 @@ from tailrace.control import Mode
 from tailrace.errors import ConstraintError, InputError
 from tailrace.goals import SINK, constraint
 from tailrace.plan import Backend
+from tailrace.policy.scaling.choice import DEFAULT, scaler_of
+from tailrace.policy.scaling.sizing import Limits
 from tailrace.spark.interrupt import ctrl_c
 from tailrace.spark.run import Run
 from tailrace.spark.settings import session
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from tailrace.flow import Graph
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
+    from tailrace.policy.scaling.sizing import Scaler
     from tailrace.profile.batch import BatchMeasure
     from tailrace.report.data import Report
     from tailrace.spark.sinks import Sink
@@ -60,6 +63,11 @@ class Flow:
         mode: ``enforce``, ``advise`` (decide, but change nothing) or ``observe``.
         backend: ``microbatch``, ``realtime`` for latencies of milliseconds, or ``auto`` for the
             cheaper of the two that keeps every constraint.
+        executors: the least and the most executors that the flow may run on, on a cluster whose
+            session ``tailrace.session(executors=...)`` built; without it their number is left
+            alone. Steps with a ``scale`` get as many partitions as tasks run at once.
+        scaler: who decides their number: ``reactive``, ``predictive``, one of the rivals by name,
+            or any ``Scaler``.
         recovery: in real-time mode, how much of the input a crash may make the flow repeat: the
             length of a real-time batch.
     """
@@ -80,6 +88,8 @@ class Flow:
         mode: str = "enforce",
         backend: str = "microbatch",
         recovery: str | float = "60 s",
+        executors: tuple[int, int] | None = None,
+        scaler: str | Scaler = DEFAULT,
     ) -> None:
         """Declare the flow; nothing runs yet."""
         if backend not in {*Backend, AUTO}:
@@ -101,6 +111,14 @@ class Flow:
         self.mode = Mode(mode)
         self.backend = backend
         self.recovery_ms = positive_duration_ms(recovery, "the recovery time")
+        if executors is not None and backend != Backend.MICROBATCH:
+            raise InputError(
+                f"With backend={backend!r} the number of executors cannot change: leave out "
+                "executors, or write backend='microbatch'."
+            )
+        scaler_of(scaler)  # refuses a name that means nothing
+        self.executors = None if executors is None else Limits(*executors)
+        self.scaler = scaler
         self.constraints: tuple[Constraint, ...] = ()
 
     def keep(

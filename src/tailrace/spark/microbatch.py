@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from tailrace.control import BatchController
     from tailrace.plan import Plan
+    from tailrace.spark.executors import Executors
     from tailrace.spark.meter import Meters
     from tailrace.spark.sinks import Sink
 
@@ -56,6 +57,20 @@ class _Times:
     ended_us: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The executors that a job runs on, and who is told how many tasks they hold at once."""
+
+    executors: Executors
+    on_slots: Callable[[int], None]
+
+    def slots(self) -> int:
+        """How many tasks run at once now."""
+        slots = max(1, len(self.executors.ready())) * self.executors.cores
+        self.on_slots(slots)
+        return slots
+
+
 class MicroBatch(Backend):
     """Runs a job batch by batch; the batches call ``_on_batch`` on Spark's stream thread."""
 
@@ -64,8 +79,9 @@ class MicroBatch(Backend):
         job: Job,
         controller: BatchController,
         on_measure: Callable[[BatchMeasure], None] | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
-        """``on_measure`` is told of every finished batch."""
+        """``on_measure`` is told of every finished batch; a ``fleet`` follows the plan."""
         super().__init__(job, controller)
         self.controller = controller
         self.on_measure = on_measure
@@ -73,6 +89,7 @@ class MicroBatch(Backend):
         self._meters = probe.meters(context)
         self._probe = probe.ArrivalProbe(context, job.arrived)
         self._by_batch = len(job.sinks) > 1 or splits(controller.graph)
+        self._fleet = fleet
         self._slots = context.defaultParallelism
         self._compiled: Plan | None = None
         self._previous_cut_us = now_us()
@@ -84,14 +101,29 @@ class MicroBatch(Backend):
 
     def _look(self) -> bool:
         plan, compiled = self.controller.plan, self._compiled
+        others = self._fleet is not None and self._steer(self._fleet, plan)
         return compiled is not None and (
-            plan.chains != compiled.chains or plan.partitions != compiled.partitions
+            others or plan.chains != compiled.chains or plan.partitions != compiled.partitions
         )
+
+    def _steer(self, fleet: Fleet, plan: Plan) -> bool:
+        """Have the executors that the plan wants; whether some are to go between two batches."""
+        self._slots = fleet.slots()
+        if plan.executors is None:
+            return False
+        fleet.executors.ask_for(plan.executors)
+        missing = fleet.executors.missing()
+        if missing is not None and self.controller.scaling is not None:
+            self.controller.scaling.refused = missing
+        return bool(fleet.executors.surplus())
 
     def _start_query(self) -> None:
         job = self.job
         self._pacer = self._query = None
         self._compiled = self.controller.plan
+        if self._fleet is not None:
+            self._fleet.executors.end_surplus()
+            self._slots = self._fleet.slots()
         frame = self._probe.on(job.frame) if job.measured else job.frame
         if not self._by_batch:
             frame = next(iter(self._outputs(frame, None).values()))

@@ -13,21 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailrace.control import BatchController, LiveController, Log, Mode
-from tailrace.errors import InputError, TailraceError
+from tailrace.control.scaling import Scaling
+from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
 from tailrace.flow import OnError
 from tailrace.goals import SINK
 from tailrace.plan import Backend, Plan, first_plan
 from tailrace.policy.batching import first_interval_ms
+from tailrace.policy.scaling.choice import scaler_of
 from tailrace.report.data import Report, report_of
 from tailrace.spark.backend import Job, now_us
-from tailrace.spark.microbatch import MicroBatch
+from tailrace.spark.executors import Executors, warmer
+from tailrace.spark.microbatch import Fleet, MicroBatch
 from tailrace.spark.realtime import RealTime, check
 from tailrace.spark.selftest import require_milliseconds
 from tailrace.spark.settings import findings
 from tailrace.spark.sources import open_source
 from tailrace.spark.step import state_place
 from tailrace.spark.switch import AUTO, Switch
-from tailrace.spark.trace import trace
+from tailrace.spark.trace import functions_of, trace
 from tailrace.spark.usage import Meter
 from tailrace.state.partitions import partitions_of
 
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tailrace.flow import Graph
+    from tailrace.policy.scaling.sizing import Limits
     from tailrace.profile.batch import BatchMeasure
     from tailrace.spark.flow import Flow
     from tailrace.spark.sources import Opened
@@ -67,7 +71,9 @@ class Run:
     ) -> None:
         """Open, trace and start everything."""
         self.flow = flow
-        self._meter = Meter(spark.sparkContext.defaultParallelism)
+        self._fleet = Executors(spark) if flow.executors else None
+        self._limits = _limits(flow.executors, self._fleet)
+        self._meter = Meter(self._slots(spark))
         self._temporary = flow.checkpoint is None
         self._directory = (
             Path(tempfile.mkdtemp(prefix="tailrace-"))
@@ -83,6 +89,9 @@ class Run:
                 self._notes += (NO_ARRIVALS,)
             self._job = self._job_of(spark, opened, measured)
             self._graph, self._on_measure = graph, on_measure
+            if self._fleet is not None:
+                called = functions_of(flow.pipeline, opened.frame)
+                self._fleet.warm_up = warmer(spark, self._fleet.cores, called)
             self._turn = threading.Lock()
             self._ended = False
             self._restarts_ms: list[float] = []
@@ -96,16 +105,27 @@ class Run:
         if self._switch is not None:
             self._switch.watch(self)
 
+    def _slots(self, spark: SparkSession) -> int:
+        """How many tasks run at once; with executors that come and go, to begin with."""
+        if self._fleet is None or self._limits is None:
+            return spark.sparkContext.defaultParallelism
+        return max(self._limits.least, len(self._fleet.ready())) * self._fleet.cores
+
     def _first_backend(self) -> Backend:
         return self._switch.first() if self._switch else Backend(self.flow.backend)
 
     def _plan_on(self, backend: Backend) -> Plan:
         """The plan to begin with on a backend; keyed steps keep the partitions that they have."""
-        flow, slots = self.flow, self._job.spark.sparkContext.defaultParallelism
+        flow, slots = self.flow, self._slots(self._job.spark)
         live = backend is Backend.REALTIME
         # Real-time mode holds a slot for every partition, so it begins with one for each.
         few = 1 if live or flow.backend == AUTO else slots
         plan = first_plan(self._graph, flow.recovery_ms if live else self._first_interval_ms(), few)
+        if self._limits is not None:
+            widest = first_plan(self._graph, 0.0, self._limits.most * self._limits.cores)
+            keyed = {s.name: widest.partitions[s.name] for s in self._graph.steps if s.keyed_by}
+            at_least = max(self._limits.least, slots // self._limits.cores)
+            plan = replace(plan, partitions=plan.partitions | keyed, executors=at_least)
         return replace(plan, backend=backend, partitions=plan.partitions | self._fixed())
 
     def _first_interval_ms(self) -> float:
@@ -135,6 +155,7 @@ class Run:
                 interval_ms=flow.interval_ms,
                 recovery_ms=flow.recovery_ms,
                 slots=slots,
+                source_tasks=self._job.source_partitions or 1,
                 log=log,
             )
             check(self._job, self._graph, plan, flow.constraints)
@@ -149,8 +170,15 @@ class Run:
                 mode=flow.mode,
                 interval_ms=flow.interval_ms,
                 log=log,
+                scaling=self._scaling(),
             )
-            self._backend = MicroBatch(self._job, batches, self._on_measure)
+            fleet = None if self._fleet is None else Fleet(self._fleet, self._meter.hold)
+            self._backend = MicroBatch(self._job, batches, self._on_measure, fleet)
+
+    def _scaling(self) -> Scaling | None:
+        if self._limits is None:
+            return None
+        return Scaling(self._graph, scaler_of(self.flow.scaler), self._limits)
 
     def change_to(self, backend: Backend) -> Plan:
         """Go on with the other backend from where this one stops; the plan that it begins with."""
@@ -259,6 +287,18 @@ class Run:
         self._meter.close()
         if self._temporary:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _limits(wanted: Limits | None, fleet: Executors | None) -> Limits | None:
+    """The executors that may be, with the cores that each has here."""
+    if wanted is None or fleet is None:
+        return None
+    if fleet.most is not None and wanted.most > fleet.most:
+        raise EnvironmentUnfit(
+            f"The flow may have {wanted.most} executors, and spark.cores.max of this session "
+            f"allows {fleet.most} of {fleet.cores} cores: raise it, or ask for fewer."
+        )
+    return replace(wanted, cores=fleet.cores)
 
 
 def _outputs(names: Any) -> str:

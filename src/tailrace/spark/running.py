@@ -126,7 +126,9 @@ def run(
     In a session of its own, which ends with it, unless one is running already.
     """
     borrowed = SparkSession.getActiveSession() is not None
-    spark = session(flow.name, master=master, settings=settings, plain=plain)
+    limits = flow.executors
+    executors = None if limits is None else (limits.least, limits.most)
+    spark = session(flow.name, master=master, settings=settings, plain=plain, executors=executors)
     try:
         if plain:
             flow.mode = Mode.OBSERVE

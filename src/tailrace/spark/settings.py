@@ -11,7 +11,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
 from tailrace.spark.java import require_java
+from tailrace.spark.leash import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,6 +134,7 @@ def session(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
     plain: bool = False,
+    executors: tuple[int, int] | None = None,
 ) -> SparkSession:
     """A Spark session that is fit for low latency.
 
@@ -140,7 +142,8 @@ def session(
     session that the user made is used as it is: nothing of it is overwritten, and what it lacks
     is what ``tailrace doctor`` and the report of a flow will say. ``settings`` are the user's own
     and win over ours. A ``plain`` session has none of ours: it is what Spark gives by default,
-    for comparison.
+    for comparison. With ``executors=(least, most)`` a session on a cluster begins with the least
+    of them, of one core each unless ``settings`` say otherwise, and leaves their number to flows.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -159,14 +162,40 @@ def session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     master = master or f"local[{os.cpu_count() or 1}]"
     ours = {} if plain else wanted(slots_of(master))
+    settings = settings or {}
+    elastic = executors is not None and not master.startswith("local")
+    if executors is not None and elastic:
+        ours |= _few_executors(*executors, int(settings.get("spark.executor.cores", 1)))
+    if f"//{HOST}:" in master:
+        ours |= {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
     builder = SparkSession.builder.appName(app).master(master)
-    for key, value in {**ours, **_plumbing(), **(settings or {})}.items():
+    for key, value in {**ours, **_plumbing(), **settings}.items():
         builder = builder.config(key, value)
     try:
         built = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise _not_started(str(error)) from error
+    if elastic:
+        inside: Any = built.sparkContext
+        inside._jvm.tailrace.Fleet.takeOver(inside._jsc.sc())
     return built
+
+
+def _few_executors(least: int, most: int, cores: int) -> dict[str, str]:
+    """Begin with few executors, and leave room for more.
+
+    Without dynamic allocation a standalone cluster gives an application all that it may have, at
+    once. So the session begins with it, and it is switched off as soon as there is a session.
+    """
+    return {
+        "spark.executor.cores": str(cores),
+        "spark.cores.max": str(most * cores),
+        "spark.sql.shuffle.partitions": str(most * cores),
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": str(least),
+        "spark.dynamicAllocation.initialExecutors": str(least),
+        "spark.dynamicAllocation.maxExecutors": str(most),
+    }
 
 
 def _not_started(said: str) -> TailraceError:

@@ -72,6 +72,14 @@ def trace(pipeline: Pipeline, source: DataFrame) -> Graph:
     return graph(tuple(steps.values()), tuple(streams))
 
 
+def functions_of(pipeline: Pipeline, source: DataFrame) -> tuple[object, ...]:
+    """The functions that the steps of a pipeline call."""
+    compilation = Compilation()
+    with compilation.active():
+        outputs_of(pipeline, source)
+    return tuple(apply.function for apply in compilation.applied)
+
+
 def splits(graph: Graph) -> bool:
     """Whether records are read more than once, in a pipeline that may be run batch by batch.
 

@@ -48,8 +48,10 @@ class Meter:
     """Measures from when it is made until it is closed."""
 
     def __init__(self, slots: int) -> None:
-        """``slots`` are the task slots that the run holds."""
+        """``slots`` are the task slots that the run holds to begin with."""
         self._slots = slots
+        self._held_s = 0.0
+        self._held_from_s = time.monotonic()
         self._closed = threading.Event()
         self._began_s = time.monotonic()
         self._began_cpu_s = cpu_seconds()
@@ -58,9 +60,16 @@ class Meter:
 
     def read(self) -> Usage:
         """What was used since."""
-        return Usage(
-            time.monotonic() - self._began_s, self._slots, cpu_seconds() - self._began_cpu_s
-        )
+        now_s = time.monotonic()
+        core_s = self._held_s + self._slots * (now_s - self._held_from_s)
+        return Usage(now_s - self._began_s, core_s, cpu_seconds() - self._began_cpu_s)
+
+    def hold(self, slots: int) -> None:
+        """The run holds another number of slots from now on."""
+        if slots != self._slots:
+            now_s = time.monotonic()
+            self._held_s += self._slots * (now_s - self._held_from_s)
+            self._held_from_s, self._slots = now_s, slots
 
     def close(self) -> None:
         """Look no more."""

@@ -1,0 +1,191 @@
+"""Scale: one load, every policy, on a real cluster of this machine.
+
+PrimeTest under its staircase, on a standalone cluster with 1 to 8 executors of one core. The step
+that tests waits 5 ms for each record, as for an answer from another machine, so that two cores can
+hold eight executors; everything else is real: processes that start and end, queries that take new
+executors up between two batches, records that wait meanwhile. The first step of the load is the
+warm-up, as in the original (Lohrmann 2016, section 5.1.2), and does not count. A constant number of
+executors is run beside the policies, from the most downwards, until one no longer keeps what ours
+keeps.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from tailrace import load
+from tailrace.bench.machine import described
+from tailrace.errors import FlowFailed
+from tailrace.policy.scaling.choice import scaler_of
+from tailrace.policy.scaling.rules import Constant
+from tailrace.report.saso import saso, sized_steps
+from tailrace.spark import sinks
+from tailrace.spark.cluster import Cluster
+from tailrace.spark.executors import Executors
+from tailrace.spark.flow import Flow
+from tailrace.spark.settings import session
+from tailrace.spark.step import step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tailrace.policy.scaling.sizing import Scaler
+
+MOST = 8
+WAIT_MS = 5.0
+BOUND_MS = 1_000.0
+EVERY_S = 5.0
+LOW_PER_S, HIGH_PER_S = 100.0, 800.0
+STEPS = 7
+
+
+SMALL = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""Eight executors share two cores here, so none may spend them on compiling twice what runs once,
+nor on collecting garbage side by side."""
+
+POLICIES = ("predictive", "reactive", "Th-Rule", "Lat-Rule", "SPL", "DS2")
+QUICK = ("predictive", "Th-Rule")
+
+
+def measure(*, quick: bool, policies: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run every policy under the same load, and constant numbers of executors beside them."""
+    step_s = 15.0 if quick else 30.0
+    names = policies or (QUICK if quick else POLICIES)
+    runs: list[dict[str, Any]] = []
+    with Cluster(workers=1, cores=MOST, memory="512 MiB") as cluster:
+        spark = session("scale", master=cluster.master, settings=SMALL, executors=(1, MOST))
+        try:
+            _warm_up(spark)
+            runs += [_run(spark, name, scaler_of(name), step_s) for name in names]
+            constants = _constants(spark, runs[0]["fulfilled_share"], step_s, quick=quick)
+        finally:
+            spark.stop()
+    return {
+        "bound_ms": BOUND_MS,
+        "step_s": step_s,
+        "policies": runs,
+        "constants": constants,
+        "best_constant": _best(constants, runs[0]["fulfilled_share"]),
+        "machine": described(),
+    }
+
+
+def _constants(
+    spark: SparkSession, share: float, step_s: float, *, quick: bool
+) -> list[dict[str, Any]]:
+    """Constant numbers from the most downwards, as long as they keep what ours kept."""
+    found: list[dict[str, Any]] = []
+    for size in range(MOST, 0, -1):
+        found.append(_run(spark, f"{size} executors", Constant(size), step_s, size))
+        if found[-1]["fulfilled_share"] < share or quick:
+            break
+    return found
+
+
+def _best(constants: list[dict[str, Any]], share: float) -> dict[str, Any]:
+    enough = [run for run in constants if run["fulfilled_share"] >= share] or constants[:1]
+    return min(enough, key=lambda run: float(run["core_seconds"]))
+
+
+def _run(
+    spark: SparkSession, name: str, scaler: Scaler, step_s: float, size: int = 1
+) -> dict[str, Any]:
+    _begin_with(spark, size)
+    profile = load.Staircase(LOW_PER_S, HIGH_PER_S, steps=STEPS, step_s=step_s)
+    flow = Flow(
+        "primes",
+        load.generate(profile, seed=1),
+        pipeline,
+        sinks.discard(),
+        warm_up=f"{step_s} s",
+        interval=f"{EVERY_S} s",
+        executors=(size if size > 1 else 1, MOST),
+        scaler=scaler,
+    ).keep(mean=BOUND_MS, every=f"{EVERY_S} s")
+    run = flow.start(spark)
+    if run.wait(profile.duration_s):
+        run.stop()
+        raise FlowFailed(f"The flow under '{name}' ended by itself: see what it said.")
+    log, origin_us = run.controller.log, run.controller.origin_us
+    report = run.stop().data
+    from_us = origin_us + step_s * 1e6
+    steps = sized_steps([record for record in log.history if record.start_us >= from_us])
+    figures = saso(steps)
+    return {
+        "name": name,
+        "fulfilled_share": report["fulfilled_share"],
+        "reconfigurations": figures.reconfigurations,
+        "core_seconds": round(figures.core_seconds, 1),
+        "settling_s": round(figures.settling_s, 1),
+        "overshoot": figures.overshoot_mean and round(figures.overshoot_mean, 2),
+        "violations": figures.violations,
+        "intervals": figures.steps,
+        "mean_ms": report["latency_ms"]["mean_ms"],
+        "steps": [
+            {
+                "at_s": round((s.at_us - from_us) / 1e6 - EVERY_S, 1),
+                "rate_per_s": round(s.rate_per_s, 1),
+                "size": s.size,
+                "least": s.least_size,
+                "latency_ms": s.latency_ms and round(s.latency_ms, 1),
+            }
+            for s in steps
+        ],
+        "decisions": [d for d in report["decisions"] if d["policy"] == "scaling"],
+    }
+
+
+def pipeline(records: DataFrame) -> DataFrame:
+    """One step, on as many partitions as there are executors."""
+    return records.transform(step("test", answer, "seq long", scale=(1, 4 * MOST)))
+
+
+def answer(row: Any) -> int:
+    """Wait as for an answer from another machine."""
+    time.sleep(WAIT_MS / 1e3)
+    return int(row.seq)
+
+
+def _warm_up(spark: SparkSession) -> None:
+    """Run the flow for a while, so that no policy pays for a JVM that is cold."""
+    _begin_with(spark, 2)
+    gentle = load.generate(load.Constant(LOW_PER_S, "30 s"), seed=2)
+    flow = Flow("warm-up", gentle, pipeline, sinks.discard(), executors=(2, 2), scaler="peak")
+    flow.keep(mean=BOUND_MS).run(30.0, spark)
+
+
+def _begin_with(spark: SparkSession, size: int) -> None:
+    """Bring the session to a number of executors, and wait until they are there."""
+    executors = Executors(spark)
+    executors.ask_for(size)
+    deadline = time.monotonic() + 120
+    while len(executors.ready()) != size:
+        executors.end_surplus()
+        if time.monotonic() > deadline:
+            raise FlowFailed(executors.missing() or f"No {size} executors came in two minutes.")
+        time.sleep(0.2)
+
+
+def table(result: dict[str, Any]) -> Table:
+    """The result for a person."""
+    shown = Table(title=f"PrimeTest, mean of {result['bound_ms']:g} ms, on real executors")
+    for column in ("policy", "kept", "moves", "core s", "settling", "overshoot"):
+        shown.add_column(column, justify="left" if column == "policy" else "right")
+    for run in (*result["policies"], *result["constants"]):
+        shown.add_row(
+            run["name"],
+            f"{run['fulfilled_share']:.1%}",
+            str(run["reconfigurations"]),
+            f"{run['core_seconds']:,.0f}",
+            f"{run['settling_s']:g} s",
+            "-" if run["overshoot"] is None else f"{run['overshoot']:g}",
+        )
+    return shown

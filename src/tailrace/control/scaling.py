@@ -1,0 +1,200 @@
+"""The number of executors: what a scaler is shown, and what becomes of its moves.
+
+A move takes seconds: executors start as processes, and a query takes new ones up between two
+batches. So the plan says how many are wanted, every batch says how many there were, and while the
+two differ nothing else is decided.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from tailrace.model.sized import SizedBatches
+from tailrace.policy import batching
+from tailrace.policy.batching import trusted_ratio
+from tailrace.policy.decision import Decision
+from tailrace.policy.scaling.sizing import Limits, Load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tailrace.flow import Graph
+    from tailrace.plan import Plan
+    from tailrace.policy.decision import Observation, Reading
+    from tailrace.policy.scaling.sizing import Move, Scaler
+    from tailrace.profile.batch import BatchMeasure
+    from tailrace.profile.interval import Interval
+
+POLICY = "scaling"
+
+LATELY = 5
+"""Batches whose mean size is the one that the model is split at."""
+
+CONTENT = 12
+"""Control steps for which a cluster that had no more executors to give is not asked again."""
+
+
+class Scaling:
+    """Shows a scaler what was measured, and turns its moves into plans."""
+
+    def __init__(self, graph: Graph, scaler: Scaler, limits: Limits) -> None:
+        """Begin with whatever number of executors there is."""
+        self.scaler = scaler
+        self.limits = limits
+        self.refused: str | None = None
+        self.moved_us = 0
+        self.needed: int | None = None
+        self._graph = graph
+        self._scaled = {step.name: step.scale for step in graph.steps if step.scale}
+        self._widest = min((high for _, high in self._scaled.values()), default=None)
+        self._steps_since_move = 1_000_000
+        self._ceiling = limits.most
+        self._content = 0
+
+    def fitted(self, plan: Plan, slots: int) -> Plan:
+        """The plan with as many partitions as run at once, for the steps that have a scale.
+
+        Not more than the executors that are wanted run: some may be on their way out.
+        """
+        wanted = (plan.executors or self.limits.most) * self.limits.cores
+        fit = {
+            name: min(max(low, min(slots, wanted)), high)
+            for name, (low, high) in self._scaled.items()
+            if not self._graph.step(name).keyed_by
+        }
+        return replace(plan, partitions=plan.partitions | fit)
+
+    def busy_ms(self, batch: BatchMeasure) -> float:
+        """How long tasks were busy with the records of a batch, by those that share them."""
+        shared = min(batch.slots, self._widest or batch.slots)
+        return math.fsum(sum(s.busy_ms.values()) for s in batch.steps.values()) / shared
+
+    def step_over(self, *, moving: bool) -> None:
+        """Count a control step that is over."""
+        self._steps_since_move = 0 if moving else self._steps_since_move + 1
+        self._content = max(0, self._content - 1)
+        if not self._content:
+            self._ceiling = self.limits.most
+
+    def decide(
+        self,
+        seen: Observation,
+        interval: Interval,
+        recent: Sequence[BatchMeasure],
+        now_us: int,
+    ) -> Decision | None:
+        """What the scaler wants, as a plan; None while a move is under way."""
+        size = seen.slots // self.limits.cores
+        if self.refused is not None:
+            return self._settle_for(seen.plan, size)
+        reading = _tightest(seen.readings)
+        if reading is None or seen.rate_per_s <= 0:
+            return None
+        sized = self._sized(seen, reading, interval, recent)
+        load = self._load(seen, reading, interval, recent, now_us=now_us, sized=sized)
+        self.needed = _fewest(load)
+        if load.moving:
+            return None
+        move = self.scaler.decide(load)
+        move = replace(move, size=load.limits.within(move.size))
+        return None if move.size == size else self._decision(seen, sized, move, reading)
+
+    def _settle_for(self, plan: Plan, size: int) -> Decision:
+        """Want no more than there is, since the cluster gives no more."""
+        reason, self.refused = self.refused or "", None
+        self._ceiling, self._content = max(size, self.limits.least), CONTENT
+        return Decision(POLICY, replace(plan, executors=size), reason)
+
+    def _sized(
+        self,
+        seen: Observation,
+        reading: Reading,
+        interval: Interval,
+        recent: Sequence[BatchMeasure],
+    ) -> SizedBatches:
+        """The batch model, for any number of executors and one constraint."""
+        busy_ms = math.fsum(s.service_ms * s.records for s in seen.steps.values())
+        return SizedBatches(
+            seen.model,
+            seen.slots,
+            fmean(batch.records for batch in recent[-LATELY:]),
+            busy_ms / max(1, interval.records),
+            reading.constraint.every_ms,
+            reading.constraint.quantile,
+            self.limits.cores,
+            self._widest,
+            reading.fixed_ms,
+            trusted_ratio(seen),
+        )
+
+    def _load(
+        self,
+        seen: Observation,
+        reading: Reading,
+        interval: Interval,
+        recent: Sequence[BatchMeasure],
+        *,
+        now_us: int,
+        sized: SizedBatches,
+    ) -> Load:
+        """What was measured, in the words of scalers."""
+        goal, busy_ms = reading.constraint, sized.busy_ms
+        since_us = now_us - interval.every_ms * 1e3
+        ended = [batch for batch in recent if batch.ended_us > since_us]
+        late_ms = [max(0.0, b.duration_ms - b.plan.interval_ms) for b in ended]
+        last_late_s = late_ms[-1] / 1e3 if late_ms else 0.0
+        whole_ms = math.fsum(max(b.duration_ms, b.plan.interval_ms) for b in ended)
+        return Load(
+            at_us=now_us,
+            step_ms=interval.every_ms,
+            size=seen.slots // self.limits.cores,
+            limits=replace(self.limits, most=self._ceiling),
+            bound_ms=goal.bound_ms,
+            rate_per_s=seen.rate_per_s,
+            done_per_s=1e3 * sum(b.records for b in ended) / whole_ms if whole_ms else 0.0,
+            service_ms=busy_ms,
+            busy=min(1.0, busy_ms * seen.rate_per_s / 1e3 / seen.slots),
+            latency_ms=reading.value_ms,
+            backlog=seen.rate_per_s * last_late_s,
+            model=sized,
+            blocked=math.fsum(late_ms) / whole_ms if whole_ms else 0.0,
+            wanted=seen.plan.executors,
+            since_move=self._steps_since_move,
+        )
+
+    def _decision(
+        self, seen: Observation, sized: SizedBatches, move: Move, reading: Reading
+    ) -> Decision:
+        """A move as a decision: fewer executors have fewer partitions at once, more when there.
+
+        What it should bring about is what batching then makes of the new number. Fewer executors
+        leave less of the bound to batching, so that batches get shorter together with them.
+        """
+        plan = self.fitted(replace(seen.plan, executors=move.size), seen.slots)
+        batches = batching.decide(replace(seen, plan=plan, model=sized.on(move.size)))
+        if move.size * self.limits.cores < seen.slots:
+            plan = replace(plan, interval_ms=min(plan.interval_ms, batches.plan.interval_ms))
+        return Decision(
+            POLICY,
+            plan,
+            move.reason,
+            batches.predicted_ms,
+            move.alternatives,
+            reading.constraint,
+        )
+
+
+def _fewest(load: Load) -> int | None:
+    """The fewest executors that keep the bound by the model, None if all that may be do not."""
+    sizes = range(load.limits.least, load.limits.most + 1)
+    kept = (n for n in sizes if load.model.latency_ms(n, load.rate_per_s) <= load.bound_ms)
+    return next(kept, None)
+
+
+def _tightest(readings: Iterable[Reading]) -> Reading | None:
+    """The constraint that is nearest to being broken, or furthest beyond it."""
+    measured = [r for r in readings if r.value_ms is not None]
+    return max(measured, key=lambda r: (r.value_ms or 0.0) / r.constraint.bound_ms, default=None)

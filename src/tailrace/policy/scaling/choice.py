@@ -1,0 +1,40 @@
+"""The scalers by name: ours, and those that they are held against."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tailrace.errors import InputError
+from tailrace.policy.scaling.calibration import Priorities, Strategy
+from tailrace.policy.scaling.predictive import Predictive
+from tailrace.policy.scaling.reactive import Reactive
+from tailrace.policy.scaling.rivals import rivals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.policy.scaling.sizing import Scaler
+
+DEFAULT = "predictive"
+
+EXECUTORS = Strategy(weights=Priorities(qos=4.0, switching=12.0), delay_steps=2)
+"""For executors, which take about two intervals to come, and batches, which use up whatever a
+bound leaves them. Moves weigh a quarter of what they do in the original: what costs much there,
+the migration of state, is a restart between two batches here. Rehearsed on the staircase, it keeps
+more bounds than the published weights, on fewer executors."""
+
+
+def scalers() -> dict[str, Callable[[], Scaler]]:
+    """What makes a scaler of each name. A run needs a new one, since it may remember."""
+    return {"predictive": partial(Predictive, EXECUTORS), "reactive": Reactive, **rivals()}
+
+
+def scaler_of(given: str | Scaler) -> Scaler:
+    """A scaler of that name; one that is given is used as it is."""
+    if not isinstance(given, str):
+        return given
+    known = scalers()
+    if given not in known:
+        raise InputError(f"There is no scaler '{given}': choose {', '.join(known)}.")
+    return known[given]()

@@ -1,0 +1,210 @@
+"""A rehearsal: a scaler runs a simulated operator through a load, and every step is written down.
+
+What is rehearsed is the very object that would run on Spark. It sees loads as it would there, with
+a model that is learned from what was measured, and its moves take as long as units take to start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from tailrace.model.simulation.elastic import learn
+from tailrace.policy.scaling.calibration import Goal
+from tailrace.policy.scaling.sizing import Load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from tailrace.model.simulation.elastic import ElasticPlant, Estimate, Measured
+    from tailrace.policy.scaling.sizing import Limits, Scaler
+
+    Floats = NDArray[np.float64]
+
+DONE_SHARE = 0.95
+"""So much of what comes in a control step has to be done in it (De Matteis 2016, section 7.2.3)."""
+
+
+class Judged(Protocol):
+    """What a control step is judged by; a load and a measured step both have it."""
+
+    @property
+    def step_ms(self) -> float:
+        """How long the step is."""
+
+    @property
+    def rate_per_s(self) -> float:
+        """Records that came."""
+
+    @property
+    def done_per_s(self) -> float:
+        """Records that were finished."""
+
+    @property
+    def latency_ms(self) -> float | None:
+        """The latency of these."""
+
+    @property
+    def backlog(self) -> float:
+        """Records that came and are not done."""
+
+
+def late(step: Judged, bound_ms: float) -> bool:
+    """Whether the latency over a control step breaks its bound.
+
+    Where records wait and none was finished, what came first has waited for the whole step.
+    """
+    if step.latency_ms is None:
+        return step.backlog > 0 and step.step_ms > bound_ms
+    return step.latency_ms > bound_ms
+
+
+def behind(step: Judged, share: float = DONE_SHARE) -> bool:
+    """Whether less than its share of what came in a control step was finished in it."""
+    return step.done_per_s < share * step.rate_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedStep:
+    """One control step, and what the scaler said at its end.
+
+    ``size`` is what worked at the end of the step, ``wanted`` what has been asked for by then,
+    that move included; ``held`` is the larger, since units that start are paid for as well.
+    ``least_size`` is the fewest units that keep the bound at this rate in a steady state, by the
+    true constants; None when none do.
+    """
+
+    at_us: int
+    step_ms: float
+    rate_per_s: float
+    done_per_s: float
+    size: int
+    wanted: int
+    latency_ms: float | None
+    backlog: float
+    violated: bool
+    reason: str
+    predicted_ms: float | None
+    least_size: int | None
+
+    @property
+    def held(self) -> int:
+        """Units that are paid for."""
+        return max(self.size, self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """All steps of a scaler under a load."""
+
+    name: str
+    bound_ms: float
+    steps: tuple[RehearsedStep, ...]
+
+
+def rehearse(
+    scaler: Scaler,
+    plant: ElasticPlant,
+    rates: Floats,
+    limits: Limits,
+    *,
+    bound_ms: float,
+    step_ms: float,
+    rng: np.random.Generator,
+    size: int | None = None,
+    goal: Goal = Goal.LATENCY,
+) -> Rehearsal:
+    """Run a plant through a load, given by the rate in each second, under a scaler.
+
+    It starts with ``size`` units, or with the fewest that keep the bound at the first rate. At the
+    end of each control step the scaler is asked, also while units are starting, so that it misses
+    nothing; but what it then says is not done: a move is never overtaken. The first step after
+    which nothing is known yet goes by without a question.
+    """
+    truth, least, most = plant.truth, limits.least, limits.most
+    if size is None:
+        size = truth.least_size(float(rates[0]), bound_ms, least, most) or most
+    running = plant.start(rates, limits.within(size), step_ms, rng)
+    known: Estimate | None = None
+    steps = []
+    for _ in range(running.steps):
+        seen = running.step()
+        known = learn(known, seen, plant.interval_ms)
+        reason, predicted_ms = "Nothing has been measured yet.", None
+        if known is not None:
+            move = scaler.decide(_load(seen, known, limits, bound_ms))
+            reason, predicted_ms = move.reason, move.predicted_ms
+            if not running.moving:
+                running.move(limits.within(move.size))
+        steps.append(
+            RehearsedStep(
+                seen.at_us,
+                seen.step_ms,
+                seen.rate_per_s,
+                seen.done_per_s,
+                seen.size,
+                running.wanted,
+                seen.latency_ms,
+                seen.backlog,
+                late(seen, bound_ms) if goal is Goal.LATENCY else behind(seen),
+                reason,
+                predicted_ms,
+                truth.least_size(seen.rate_per_s, bound_ms, least, most),
+            )
+        )
+    return Rehearsal(scaler.name, bound_ms, tuple(steps))
+
+
+def _load(seen: Measured, known: Estimate, limits: Limits, bound_ms: float) -> Load:
+    return Load(
+        at_us=seen.at_us,
+        step_ms=seen.step_ms,
+        size=seen.size,
+        limits=limits,
+        bound_ms=bound_ms,
+        rate_per_s=seen.rate_per_s,
+        done_per_s=seen.done_per_s,
+        service_ms=known.service_ms if seen.service_ms is None else seen.service_ms,
+        busy=seen.busy,
+        latency_ms=seen.latency_ms,
+        backlog=seen.backlog,
+        model=known,
+        blocked=seen.blocked,
+        cv_arrivals=seen.cv_arrivals,
+        cv_service=seen.cv_service,
+        wanted=seen.wanted,
+        since_move=seen.since_move,
+    )
+
+
+def compare(
+    scalers: Mapping[str, Callable[[], Scaler]],
+    plant: ElasticPlant,
+    rates: Floats,
+    limits: Limits,
+    *,
+    bound_ms: float,
+    step_ms: float,
+    seed: int,
+    size: int | None = None,
+    goal: Goal = Goal.LATENCY,
+) -> dict[str, Rehearsal]:
+    """Rehearse fresh scalers, each under the same load with the same chance."""
+    return {
+        name: rehearse(
+            fresh(),
+            plant,
+            rates,
+            limits,
+            bound_ms=bound_ms,
+            step_ms=step_ms,
+            rng=np.random.default_rng(seed),
+            size=size,
+            goal=goal,
+        )
+        for name, fresh in scalers.items()
+    }

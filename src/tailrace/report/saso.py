@@ -1,0 +1,198 @@
+"""How good a run of a scaler was: stability, accuracy, settling time and overshoot (SASO).
+
+The four properties of De Matteis 2016 (sections 5.4 and 7.2.3), with what the run cost. A run is a
+sequence of control steps, simulated or measured on Spark; any first part of it can be summed up
+too, so that the figures are there while it goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from rich.table import Table
+
+from tailrace.errors import InputError
+from tailrace.units import show_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tailrace.control import IntervalRecord
+
+CHANGE = 0.1
+"""The load has changed when the rate differs by more than this share from where it was."""
+
+
+class Sized(Protocol):
+    """One control step of an elastic run, from wherever it comes."""
+
+    @property
+    def at_us(self) -> int:
+        """When it ended."""
+
+    @property
+    def step_ms(self) -> float:
+        """How long it was."""
+
+    @property
+    def size(self) -> int:
+        """How many units worked at its end."""
+
+    @property
+    def held(self) -> int:
+        """How many units were paid for."""
+
+    @property
+    def rate_per_s(self) -> float:
+        """The records that came."""
+
+    @property
+    def latency_ms(self) -> float | None:
+        """The constrained latency; None when no record was finished."""
+
+    @property
+    def violated(self) -> bool:
+        """Whether it missed its goal, as ``policy.scaling.rehearsal`` judges latency or rate."""
+
+    @property
+    def least_size(self) -> int | None:
+        """The fewest units that would have kept the bound; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizedStep:
+    """A control step as data, for runs that are no rehearsals.
+
+    ``starting`` are units that are paid for and do not work yet.
+    """
+
+    at_us: int
+    step_ms: float
+    size: int
+    rate_per_s: float
+    latency_ms: float | None
+    violated: bool
+    least_size: int | None = None
+    starting: int = 0
+
+    @property
+    def held(self) -> int:
+        """Units that are paid for."""
+        return self.size + self.starting
+
+
+@dataclass(frozen=True, slots=True)
+class Saso:
+    """The figures of one run.
+
+    * Stability: ``reconfigurations``, the steps whose size differs from the step before.
+    * Accuracy: ``violations``, the steps that missed their goal.
+    * Settling time: ``settling_s``, from a change of the load to the last move before the next
+      change, the mean over changes that were followed by a move; and ``amplitude``, the mean
+      number of units by which a reconfiguration moved, which is how the thesis measures it (the
+      larger, the sooner it is there). Both are 0 without any.
+    * Overshoot: units above the fewest that would have kept the bound, as mean and as maximum,
+      over the steps where that is known; None without any. ``mean_size`` is the measure of the
+      thesis.
+    * Cost: ``core_seconds``, with what was still starting.
+    """
+
+    steps: int
+    reconfigurations: int
+    violations: int
+    settling_s: float
+    amplitude: float
+    overshoot_mean: float | None
+    overshoot_max: int | None
+    mean_size: float
+    core_seconds: float
+
+    @property
+    def violation_share(self) -> float:
+        """The share of steps that missed their goal."""
+        return self.violations / self.steps
+
+
+def saso(steps: Sequence[Sized], *, cores: int = 1, change: float = CHANGE) -> Saso:
+    """Sum up a run, or the part of it that is over; a unit has so many ``cores``."""
+    if not steps:
+        raise InputError("There is no control step to sum up: wait until the first one is over.")
+    moves = [abs(after.size - before.size) for before, after in pairwise(steps)]
+    moves = [move for move in moves if move]
+    over = [max(0, s.size - s.least_size) for s in steps if s.least_size is not None]
+    settled = _settling_s(steps, change)
+    return Saso(
+        steps=len(steps),
+        reconfigurations=len(moves),
+        violations=sum(step.violated for step in steps),
+        settling_s=float(np.mean(settled)) if settled else 0.0,
+        amplitude=float(np.mean(moves)) if moves else 0.0,
+        overshoot_mean=float(np.mean(over)) if over else None,
+        overshoot_max=max(over) if over else None,
+        mean_size=float(np.mean([step.size for step in steps])),
+        core_seconds=sum(step.held * step.step_ms for step in steps) * cores / 1e3,
+    )
+
+
+def _settling_s(steps: Sequence[Sized], change: float) -> list[float]:
+    """For each change of the load that moves follow, the time to the last of them.
+
+    A change lies at the start of the first step with a rate that is off by more than that share
+    from the rate of the last change, or of the first step.
+    """
+    settled: list[float] = []
+    rate, changed_us, last_us = steps[0].rate_per_s, None, None
+    for before, step in pairwise(steps):
+        if abs(step.rate_per_s - rate) > change * rate:
+            if changed_us is not None and last_us is not None:
+                settled.append((last_us - changed_us) / 1e6)
+            rate, changed_us, last_us = step.rate_per_s, step.at_us - step.step_ms * 1e3, None
+        if step.size != before.size:
+            last_us = step.at_us
+    if changed_us is not None and last_us is not None:
+        settled.append((last_us - changed_us) / 1e6)
+    return settled
+
+
+def sized_steps(history: Sequence[IntervalRecord], cores: int = 1) -> list[SizedStep]:
+    """The intervals of a run as control steps, executors of so many cores being its units."""
+    return [
+        SizedStep(
+            at_us=record.start_us + round(record.every_ms * 1e3),
+            step_ms=record.every_ms,
+            size=record.slots // cores,
+            rate_per_s=record.rate_per_s,
+            latency_ms=record.latency_ms.mean if record.records else None,
+            violated=any(not verdict.fulfilled for verdict in record.verdicts),
+            least_size=record.needed,
+            starting=max(0, (record.plan.executors or 0) - record.slots // cores),
+        )
+        for record in history
+    ]
+
+
+def table(named: Mapping[str, Saso]) -> Table:
+    """The figures of several runs side by side, one in a row."""
+    shown = Table(title="Stability, accuracy, settling, overshoot", title_justify="left")
+    shown.add_column("policy")
+    columns = ("moves", "violated", "share", "settling", "amplitude")
+    for column in (*columns, "overshoot", "at most", "mean size", "core s"):
+        shown.add_column(column, justify="right")
+    for name, found in named.items():
+        mean, most = found.overshoot_mean, found.overshoot_max
+        shown.add_row(
+            name,
+            str(found.reconfigurations),
+            str(found.violations),
+            f"{found.violation_share:.1%}",
+            show_duration(found.settling_s * 1e3) if found.settling_s else "-",
+            f"{found.amplitude:.2f}" if found.reconfigurations else "-",
+            "-" if mean is None else f"{mean:.2f}",
+            "-" if most is None else str(most),
+            f"{found.mean_size:.2f}",
+            f"{found.core_seconds:,.0f}",
+        )
+    return shown

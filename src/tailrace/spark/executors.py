@@ -1,0 +1,196 @@
+"""The executors of a session: how many there are, more of them, fewer of them.
+
+Through Spark's developer API, which standalone, YARN and Kubernetes serve alike. A request is only
+a wish: the cluster answers "yes" to any number, and what it cannot give it gives never. So what was
+asked for is held against what came, and a wish that stays open is reported.
+
+An executor that has just come is cold: its first task starts Python and loads thousands of
+classes, which takes seconds, and a batch waits for its last task. So a new executor is first given
+tasks that do all that and nothing else, on every slot it has. They keep batches off it meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from tailrace.errors import EnvironmentUnfit
+from tailrace.spark.settings import conf_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+
+PATIENCE_S = 45.0
+"""How long executors may take to come before the cluster is taken to have no more."""
+
+REFUSED_S = 10.0
+"""How long an executor that was busy when it should go is left alone."""
+
+
+WARM_UPS = 2
+"""How often a new executor is warmed up: what was loaded the first time runs fast the second."""
+
+
+@dataclass(slots=True)
+class _Wish:
+    """How many executors were asked for, and when."""
+
+    total: int
+    at_s: float
+
+
+class Executors:
+    """The executors of a running session, and how to have another number of them.
+
+    ``warm_up``, once it is set, is called with the id of each one that comes, in a thread of its
+    own, before it is taken to be ready. ``now_s`` is the clock, for tests.
+    """
+
+    def __init__(self, spark: SparkSession, now_s: Callable[[], float] = time.monotonic) -> None:
+        """Take charge of them; refuses a session that has none to take charge of.
+
+        Those that are there already are taken to be warm.
+        """
+        context: Any = spark.sparkContext
+        self._context = context._jsc.sc()
+        self._jvm = context._jvm
+        self._now_s = now_s
+        obstacle = _obstacle(spark, self._context, self._jvm)
+        if obstacle:
+            raise EnvironmentUnfit(f"The number of executors cannot be changed here: {obstacle}")
+        self.cores = int(conf_of(spark, "spark.executor.cores") or 1)
+        self._jvm.tailrace.Fleet.guard(self._context, self.cores)
+        allowed = conf_of(spark, "spark.cores.max")
+        self.most = None if allowed is None else max(1, int(allowed) // self.cores)
+        self._wish: _Wish | None = None
+        self._kept_until_s: dict[str, float] = {}
+        self.warm_up: Callable[[str], None] | None = None
+        self._known = set(self.there())
+        self._warming: set[str] = set()
+
+    def there(self) -> tuple[str, ...]:
+        """The executors that take tasks, oldest first."""
+        return tuple(sorted(self._jvm.tailrace.Fleet.ready(self._context), key=int))
+
+    def ready(self) -> tuple[str, ...]:
+        """Those of them that are warm; what is new begins to warm up."""
+        there = self.there()
+        for new in set(there) - self._known:
+            self._known.add(new)
+            if self.warm_up is not None:
+                self._warming.add(new)
+                how = (new, self.warm_up)
+                threading.Thread(target=self._warmed, args=how, daemon=True).start()
+        return tuple(one for one in there if one not in self._warming)
+
+    def _warmed(self, new: str, warm_up: Callable[[str], None]) -> None:
+        """Warm an executor up; one that cannot be is taken as it is."""
+        try:
+            warm_up(new)
+        except (Py4JError, PySparkException) as error:
+            _LOG.info("Executor %s was not warmed up: %s", new, error)
+        finally:
+            self._warming.discard(new)
+
+    def ask_for(self, total: int) -> None:
+        """Have the cluster bring the number up to ``total``; none ends for a lower one.
+
+        What ``spark.cores.max`` forbids is refused here: the cluster would not say so.
+        """
+        if self._wish is not None and self._wish.total == total:
+            return
+        if self.most is not None and total > self.most:
+            raise EnvironmentUnfit(
+                f"{total} executors of {self.cores} cores are more than spark.cores.max allows, "
+                f"which is {self.most}: raise it to {total * self.cores}."
+            )
+        self._context.requestTotalExecutors(
+            total, 0, self._jvm.scala.collection.immutable.HashMap()
+        )
+        self._wish = _Wish(total, self._now_s())
+
+    def surplus(self) -> tuple[str, ...]:
+        """The executors beyond the number asked for, the newest, which know least by heart."""
+        if self._wish is None:
+            return ()
+        now_s = self._now_s()
+        willing = [i for i in self.there() if self._kept_until_s.get(i, 0.0) <= now_s]
+        return tuple(willing[self._wish.total :])
+
+    def end_surplus(self) -> tuple[str, ...]:
+        """End those, except for any that has a task to finish; the ones that end.
+
+        To be called between two batches, when no task of the flow runs: nothing is then repeated.
+        """
+        surplus = self.surplus()
+        ended = tuple(self._jvm.tailrace.Fleet.remove(self._context, list(surplus)))
+        again_s = self._now_s() + REFUSED_S
+        self._kept_until_s = {i: again_s for i in surplus if i not in ended}
+        return ended
+
+    def missing(self) -> str | None:
+        """What to tell of a wish that the cluster does not fulfil; None while it may yet."""
+        if self._wish is None or self._now_s() - self._wish.at_s < PATIENCE_S:
+            return None
+        have = len(self.there())
+        if have >= self._wish.total:
+            return None
+        return (
+            f"{self._wish.total} executors were asked for and {have} are there after "
+            f"{PATIENCE_S:.0f} s: the cluster has no worker with {self.cores} cores and the memory "
+            "of an executor free; add workers, or ask for fewer."
+        )
+
+
+def warmer(spark: SparkSession, cores: int, functions: tuple[object, ...]) -> Callable[[str], None]:
+    """What warms up an executor of so many cores, for flows whose steps call these functions.
+
+    Python gets them along, so that what they import is imported there.
+    """
+    session: Any = spark
+    jvm = session._jvm
+
+    def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        assert functions is not None  # noqa: S101 - what a function speaks of travels with it
+        return batches
+
+    def warm_up(executor: str) -> None:
+        for _ in range(WARM_UPS):
+            nothing = jvm.tailrace.Fleet.nothingOn(session._jsparkSession, executor, cores)
+            made = DataFrame(nothing, spark).mapInArrow(held, "x int")
+            made.write.format("noop").mode("overwrite").save()
+
+    return warm_up
+
+
+def _obstacle(spark: SparkSession, context: Any, jvm: Any) -> str | None:
+    """Why the number of executors is not ours to change, and what would make it so."""
+    if context.isLocal() or not jvm.tailrace.Fleet.isElastic(context):
+        return (
+            "the session runs in one process and has no executors; use a cluster, such as one of "
+            "'tailrace cluster start'."
+        )
+    if context.executorAllocationManager().isDefined():
+        return (
+            "Spark's dynamic allocation is on and would pull the other way; set "
+            "spark.dynamicAllocation.enabled=false, or let tailrace.session(executors=...) build "
+            "the session."
+        )
+    if conf_of(spark, "spark.executor.cores") is None:
+        return (
+            "an executor takes all cores of its worker unless it is told how many; set "
+            "spark.executor.cores."
+        )
+    return None

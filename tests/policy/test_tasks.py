@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.flow import Graph, Step, Stream, graph
+from tailrace.goals import Constraint
+from tailrace.plan import Backend, Plan
+from tailrace.policy.decision import StepLoad
+from tailrace.policy.scaling.tasks import decide
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FLOW: Graph = graph(
+    (Step("parse", "x int"), Step("score", "x int", scale=(1, 6))),
+    (Stream("source", "parse"), Stream("parse", "score"), Stream("score", "sink")),
+)
+PLAN = Plan(
+    60_000.0, (("parse",), ("score",)), {"score": 2}, backend=Backend.REALTIME, lifetimes_ms={}
+)
+
+
+def load(service_ms: float, busy: float, tasks: int) -> StepLoad:
+    return StepLoad(1_000, service_ms, busy, busy, tasks)
+
+
+@dataclass(frozen=True)
+class Seen:
+    steps: Mapping[str, StepLoad]
+    plan: Plan = PLAN
+    graph: Graph = FLOW
+    slots: int = 8
+    intervals_since_change: int = 10
+    extra: dict[str, int] = field(default_factory=dict)
+
+
+def seen(busy: float, tasks: int = 2, **how: object) -> Seen:
+    steps = {"parse": load(0.1, 0.1, 1), "score": load(2.0, busy, tasks)}
+    plan = replace(PLAN, partitions={"score": tasks})
+    return Seen(steps, plan, **how)  # type: ignore[arg-type]
+
+
+def test_a_busy_step_gets_tasks_until_its_queue_keeps_the_bound() -> None:
+    tight = decide(seen(0.9), (Constraint(20.0),)).plan.partitions["score"]
+    loose = decide(seen(0.9), (Constraint(200.0),)).plan.partitions["score"]
+    assert tight > loose >= 2
+
+
+def test_a_bottleneck_at_least_doubles() -> None:
+    assert decide(seen(1.2), (Constraint(50.0),)).plan.partitions["score"] == 5
+
+
+def test_a_quantile_asks_for_at_least_as_many_as_the_mean() -> None:
+    mean = decide(seen(0.9), (Constraint(40.0),)).plan.partitions["score"]
+    tail = decide(seen(0.9), (Constraint(40.0, 0.99),)).plan.partitions["score"]
+    assert tail >= mean
+
+
+def test_an_idle_step_gives_tasks_back_but_not_at_once() -> None:
+    goal = (Constraint(100.0),)
+    assert decide(seen(0.05, 4), goal).plan.partitions["score"] == 1
+    hasty = decide(seen(0.05, 4, intervals_since_change=1), goal)
+    assert hasty.plan.partitions["score"] == 4
+
+
+@pytest.mark.parametrize("busy", [0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("tasks", [1, 2, 4])
+def test_what_was_decided_stays_as_it_is(busy: float, tasks: int) -> None:
+    """One move is enough: at the same load the next decision changes nothing."""
+    goal = (Constraint(40.0),)
+    after = decide(seen(busy, tasks), goal).plan.partitions["score"]
+    again = seen(busy * tasks / after, after)
+    assert decide(again, goal).plan.partitions["score"] == after
+
+
+def test_tasks_beyond_the_slots_are_not_asked_for_but_named() -> None:
+    decision = decide(seen(0.95, 2, slots=3), (Constraint(20.0),))
+    assert decision.plan.partitions["score"] == 2
+    assert "Start the session with at least" in decision.reason
+    assert decision.alternatives
+
+
+def test_without_a_bound_on_scaled_steps_nothing_changes() -> None:
+    decision = decide(seen(0.9), (Constraint(20.0, path=("parse",)),))
+    assert decision.plan == seen(0.9).plan

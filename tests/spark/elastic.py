@@ -1,0 +1,155 @@
+"""A driver with a cluster of its own, whose executors come, go and are killed while flows run.
+
+Usage: elastic.py MOVES SEED. Two flows share a session, one with state and one without. The number
+of executors changes at random, by the flows' own loop, and now and then one is killed. Prints what
+came of it as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from tailrace.load import Constant, Uniform, generate
+from tailrace.policy.scaling.sizing import Load, Move
+from tailrace.spark import sinks
+from tailrace.spark.cluster import Cluster
+from tailrace.spark.flow import Flow
+from tailrace.spark.settings import session
+from tailrace.spark.step import keyed_step, step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
+
+    from tailrace.spark.run import Run
+
+MOST = 3
+RATE_PER_S = 200
+PATIENCE_S = 60.0
+KEYS = 10
+
+
+@dataclass
+class AtRandom:
+    """A scaler that wants another number every time that it is asked, until it has had enough."""
+
+    random: random.Random
+    moves: int
+    name: str = "at random"
+    made: list[int] = field(default_factory=list)
+
+    def decide(self, load: Load, /) -> Move:
+        sizes = [n for n in range(load.limits.least, load.limits.most + 1) if n != load.size]
+        size = self.random.choice(sizes) if len(self.made) < self.moves else load.size
+        if size != load.size:
+            self.made.append(size)
+        return Move(size, "at random")
+
+
+def seen(records: DataFrame) -> DataFrame:
+    """Passes records on."""
+    return records.transform(step("pass", lambda row: row.seq, "seq long", scale=(1, 64)))
+
+
+def count(key: str, rows: list[Any], state: Any) -> Iterator[tuple[str, int, int]]:
+    """Numbers the records of a key."""
+    for row in rows:
+        state["n"] = state.get("n", 0) + 1
+        yield key, row.seq, state["n"]
+
+
+def counted(records: DataFrame) -> DataFrame:
+    """Counts records by key."""
+    return records.transform(keyed_step("count", count, "key string, seq long, n long", key="key"))
+
+
+def kill_one(chance: random.Random) -> int | None:
+    """Kill an executor; its process, or None if there is none at the moment."""
+    found = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+        in (process.info["cmdline"] or ())
+        and any(parent.pid == psutil.Process().pid for parent in process.parents())
+    ]
+    if not found:
+        return None
+    victim = chance.choice(found)
+    victim.kill()
+    return victim.pid
+
+
+def until(condition: Any, what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        threading.Event().wait(0.05)
+
+
+def main(moves: int, seed: int) -> dict[str, Any]:
+    chance = random.Random(seed)
+    load = generate(Constant(RATE_PER_S, "20 min"), arrivals="even", keys=Uniform(KEYS), seed=seed)
+    scaler = AtRandom(chance, moves - moves // 4)
+    kills: list[int] = []
+    plain, stateful = sinks.memory(), sinks.memory()
+    how: dict[str, Any] = {"interval": "1 s", "warm_up": 0, "start_interval": "300 ms"}
+    with Cluster(workers=1, cores=MOST, memory="512 MiB") as cluster:
+        spark = session(
+            "elastic",
+            master=cluster.master,
+            settings={"spark.executor.memory": "512m"},
+            executors=(1, MOST),
+        )
+        runs: list[Run] = [
+            Flow("seen", load, seen, plain, executors=(1, MOST), scaler=scaler, **how)
+            .keep(mean="2 s")
+            .start(spark),
+            Flow("counted", load, counted, stateful, **how).keep(mean="2 s").start(spark),
+        ]
+        try:
+            while len(scaler.made) < scaler.moves or len(kills) < moves // 4:
+                done = len(scaler.made)
+                until(lambda done=done: len(scaler.made) > done or done >= scaler.moves, "a move")
+                if len(kills) < moves // 4 and (chance.random() < 0.4 or done >= scaler.moves):
+                    threading.Event().wait(chance.uniform(0.0, 2.0))
+                    victim = kill_one(chance)
+                    kills += [] if victim is None else [victim]
+                assert not any(run.wait(0) for run in runs), "a flow has ended by itself"
+            for sink in (plain, stateful):
+                batches = len(sink.batches)
+                until(lambda b=batches, s=sink: len(s.batches) > b + 2, "batches after the last")
+            reports = [run.stop().data for run in runs]
+        finally:
+            spark.stop()
+    numbered = Counter((row["key"], row["n"]) for row in stateful.rows())
+    per_key = Counter(key for key, _ in numbered)
+    return {
+        "moves": scaler.made,
+        "kills": len(kills),
+        "seen": dict(Counter(Counter(row["seq"] for row in plain.rows()).values())),
+        "seen_all": sorted(row["seq"] for row in plain.rows()) == list(range(len(plain.rows()))),
+        "counted": dict(Counter(numbered.values())),
+        "counted_all": all(
+            (key, n) in numbered for key, most in per_key.items() for n in range(1, most + 1)
+        ),
+        "counted_records": sorted(r["seq"] for r in stateful.rows())
+        == list(range(len(stateful.rows()))),
+        "records": [report["records"] for report in reports],
+        "restarts_ms": reports[0]["restarts_ms"],
+        "notes": [report.get("notes") for report in reports],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]))))

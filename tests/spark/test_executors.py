@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tailrace.errors import EnvironmentUnfit
+from tailrace.spark import executors as module
+from tailrace.spark.executors import PATIENCE_S, REFUSED_S, Executors
+
+from .support import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Manager:
+    """A cluster that gives what it has, and says yes to everything."""
+
+    def __init__(self, running: int, capacity: int) -> None:
+        self.capacity = capacity
+        self.ids = [str(number) for number in range(running)]
+        self.busy: set[str] = set()
+        self.asked: list[int] = []
+
+    def give(self) -> None:
+        while len(self.ids) < min(self.capacity, self.asked[-1]):
+            self.ids.append(str(int(self.ids[-1]) + 1))
+
+
+class Context:
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def requestTotalExecutors(self, total: int, *_: Any) -> bool:  # noqa: N802 - Spark's name
+        self._manager.asked.append(total)
+        return True
+
+
+class Jvm:
+    """As much of the JVM as ``Executors`` speaks to."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+        self.tailrace = self
+        self.Fleet = self
+        self.scala = self.collection = self.immutable = self
+
+    def HashMap(self) -> dict[str, int]:  # noqa: N802 - Scala's name
+        return {}
+
+    def guard(self, _: Context, slots: int) -> None:
+        assert slots == 2
+
+    def ready(self, _: Context) -> list[str]:
+        return list(reversed(self._manager.ids))
+
+    def remove(self, _: Context, ids: list[str]) -> list[str]:
+        ended = [i for i in ids if i not in self._manager.busy]
+        self._manager.ids = [i for i in self._manager.ids if i not in ended]
+        return ended
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def executors(
+    manager: Manager, clock: Clock, monkeypatch: pytest.MonkeyPatch, most_cores: str | None = None
+) -> Executors:
+    """Executors of two cores on a cluster that is made up."""
+    settings = {"spark.executor.cores": "2", "spark.cores.max": most_cores}
+    monkeypatch.setattr(module, "conf_of", lambda _, key: settings[key])
+    monkeypatch.setattr(module, "_obstacle", lambda *_: None)
+    jvm, context = Jvm(manager), Context(manager)
+    session: Any = type("Session", (), {})()
+    session.sparkContext = session._jsc = session
+    session._jvm, session.sc = jvm, lambda: context
+    return Executors(session, clock)
+
+
+def test_more_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = Manager(running=1, capacity=8)
+    fleet = executors(manager, Clock(), monkeypatch)
+    fleet.ask_for(3)
+    fleet.ask_for(3)
+    manager.give()
+    assert manager.asked == [3]
+    assert fleet.ready() == ("0", "1", "2")
+    assert fleet.surplus() == ()
+
+
+def test_what_a_cluster_silently_withholds_is_told_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    manager, clock = Manager(running=1, capacity=2), Clock()
+    fleet = executors(manager, clock, monkeypatch)
+    fleet.ask_for(5)
+    manager.give()
+    assert fleet.missing() is None
+    clock.now_s = PATIENCE_S
+    said = fleet.missing()
+    assert said is not None
+    assert said.startswith("5 executors were asked for and 2 are there")
+    assert said.endswith("add workers, or ask for fewer.")
+
+
+def test_more_than_the_session_may_have_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    manager = Manager(running=1, capacity=8)
+    fleet = executors(manager, Clock(), monkeypatch, most_cores="6")
+    assert fleet.most == 3
+    with pytest.raises(EnvironmentUnfit, match="which is 3: raise it to 8"):
+        fleet.ask_for(4)
+    assert manager.asked == []
+
+
+def test_a_new_one_is_ready_when_it_is_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = Manager(running=1, capacity=8)
+    fleet = executors(manager, Clock(), monkeypatch)
+    warming, warm = threading.Event(), threading.Event()
+
+    def warm_up(executor: str) -> None:
+        assert executor == "1"
+        warming.set()
+        warm.wait(PATIENCE_S)
+
+    fleet.warm_up = warm_up
+    fleet.ask_for(2)
+    manager.give()
+    assert fleet.ready() == ("0",)
+    assert warming.wait(PATIENCE_S)
+    assert fleet.there() == ("0", "1")
+    assert fleet.ready() == ("0",)
+    warm.set()
+    until(lambda: fleet.ready() == ("0", "1"), "the new one is ready")
+
+
+def test_one_that_cannot_be_warmed_up_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = Manager(running=1, capacity=8)
+    fleet = executors(manager, Clock(), monkeypatch)
+
+    def warm_up(executor: str) -> None:
+        raise PySparkException(f"executor {executor} is gone")
+
+    fleet.warm_up = warm_up
+    fleet.ask_for(2)
+    manager.give()
+    until(lambda: fleet.ready() == ("0", "1"), "the new one is taken")
+
+
+def test_fewer_are_the_oldest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = Manager(running=12, capacity=12)
+    fleet = executors(manager, Clock(), monkeypatch)
+    fleet.ask_for(10)
+    assert fleet.surplus() == ("10", "11")
+    assert fleet.end_surplus() == ("10", "11")
+    assert len(fleet.ready()) == 10
+
+
+def test_an_executor_with_a_task_to_finish_is_left_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    manager, clock = Manager(running=3, capacity=8), Clock()
+    manager.busy = {"2"}
+    fleet = executors(manager, clock, monkeypatch)
+    fleet.ask_for(1)
+    assert fleet.end_surplus() == ("1",)
+    assert fleet.surplus() == ()
+    manager.busy = set()
+    clock.now_s += REFUSED_S
+    assert fleet.end_surplus() == ("2",)
+    assert fleet.ready() == ("0",)
+
+
+@pytest.mark.spark
+def test_a_session_without_executors_says_what_to_use(spark: SparkSession) -> None:
+    with pytest.raises(EnvironmentUnfit, match="use a cluster, such as one of"):
+        Executors(spark)

@@ -1,0 +1,201 @@
+"""What the loop promises of executors, on the simulated backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tailrace.control import BatchController, Mode
+from tailrace.control.scaling import Scaling
+from tailrace.flow import Graph, Step, Stream, graph
+from tailrace.goals import Constraint
+from tailrace.load import Constant, Staircase, generate
+from tailrace.model.simulator import Plant, StepCost, simulate
+from tailrace.plan import first_plan
+from tailrace.policy.scaling.choice import scaler_of
+from tailrace.policy.scaling.sizing import Limits, Load, Move
+
+if TYPE_CHECKING:
+    from tailrace.load import RateProfile
+    from tailrace.plan import Plan
+    from tailrace.policy.scaling.sizing import Scaler
+    from tailrace.profile.batch import BatchMeasure
+
+WAITS = Step("test", "x int", scale=(1, 32))
+FLOW: Graph = graph((WAITS,), (Stream("source", "test"), Stream("test", "sink")))
+PLANT = Plant(
+    planning_ms=100,
+    sink_ms=40,
+    steps={"test": StepCost(5.0, cv=0.1)},
+    per_record_ms=0.01,
+    per_chain_ms=10,
+    noise=0.05,
+    restart_ms=300,
+    start_ms=7_000,
+)
+GOAL = Constraint(1_000.0)
+STAIRS = Staircase(120, 960, steps=7, step_s=60)
+MOST = Limits(1, 8)
+
+
+@dataclass
+class Run:
+    """A run under control: its batches, and the plan after each."""
+
+    controller: BatchController
+    batches: list[BatchMeasure] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+
+    @property
+    def plan(self) -> Plan:
+        return self.controller.plan
+
+    def on_batch(self, batch: BatchMeasure, /) -> Plan:
+        self.batches.append(batch)
+        self.plans.append(self.controller.on_batch(batch))
+        return self.plans[-1]
+
+    @property
+    def kept(self) -> float:
+        """The share of intervals in which the bound was kept, after the first step of the load."""
+        verdicts = [v for v in self.controller.log.verdicts if v.start_us >= 60e6]
+        return sum(v.fulfilled for v in verdicts) / len(verdicts)
+
+    @property
+    def core_seconds(self) -> float:
+        history = self.controller.log.history
+        return sum(
+            max(record.slots or 0, record.plan.executors or 0) * record.every_ms / 1e3
+            for record in history
+        )
+
+    def sizes(self) -> list[int]:
+        return [batch.slots for batch in self.batches]
+
+    def moves(self) -> list[tuple[float, int, int]]:
+        """When more or fewer executors were decided on, from how many to how many."""
+        decided = (r for r in self.controller.log.decisions if r.policy == "scaling")
+        return [(r.at_us / 1e6, r.before.executors or 0, r.after.executors or 0) for r in decided]
+
+
+def run(
+    scaler: str | Scaler,
+    rate: RateProfile = STAIRS,
+    *,
+    plant: Plant = PLANT,
+    limits: Limits = MOST,
+    mode: Mode = Mode.ENFORCE,
+    seed: int = 1,
+) -> Run:
+    plan = replace(first_plan(FLOW, 300.0, limits.least), executors=limits.least)
+    scaling = Scaling(FLOW, scaler_of(scaler), limits)
+    controller = BatchController(FLOW, (GOAL,), plan, origin_us=0, mode=mode, scaling=scaling)
+    result = Run(controller)
+    trace = generate(rate, arrivals="even", seed=seed)
+    simulate(FLOW, plant, trace, result, np.random.default_rng(seed))
+    controller.finish()
+    return result
+
+
+@dataclass
+class Scripted:
+    """A scaler that says what it was told to, one size after the other."""
+
+    sizes: list[int]
+    name: str = "scripted"
+    seen: list[Load] = field(default_factory=list)
+
+    def decide(self, load: Load, /) -> Move:
+        self.seen.append(load)
+        return Move(self.sizes.pop(0) if self.sizes else load.size, "as told")
+
+
+@pytest.mark.parametrize(("scaler", "share"), [("reactive", 0.9), ("predictive", 0.95)])
+def test_a_staircase_is_followed_up_and_down_for_less_than_a_constant_number(
+    scaler: str, share: float
+) -> None:
+    """Promise 17 of Lohrmann 2016 for the reactive one: it misses the bound where a step begins."""
+    elastic = run(scaler)
+    constant = run("peak", limits=Limits(8, 8))
+    assert constant.kept >= 0.95
+    assert elastic.kept >= share
+    assert elastic.core_seconds <= 0.8 * constant.core_seconds
+    assert max(elastic.sizes()) >= 6
+    assert elastic.sizes()[-1] <= 2
+
+
+def test_after_each_step_of_the_load_the_size_is_right_after_three_moves_at_most() -> None:
+    moves = run("reactive").moves()
+    for begins in np.arange(60.0, STAIRS.duration_s, 60.0):
+        inside = [move for move in moves if begins <= move[0] < begins + 60]
+        assert len(inside) <= 3
+
+
+def test_a_move_under_way_is_never_overtaken() -> None:
+    scaler = Scripted([3, 8, 1, 8])
+    result = run(scaler, Constant(150, "120 s"))
+    for at_s, _, after in result.moves():
+        if after > 1:
+            cuts = (batch.planned_us / 1e6 for batch in result.batches)
+            first = next(cut for cut in cuts if cut > at_s + 7)
+            later = [move[0] for move in result.moves() if move[0] > at_s]
+            assert not later or later[0] >= first
+    assert all(not load.moving for load in scaler.seen)
+
+
+def test_partitions_follow_executors_when_they_are_there_and_leave_before_they_go() -> None:
+    result = run(Scripted([4, 2]), Constant(150, "90 s"))
+    for batch, plan in zip(result.batches, result.plans, strict=True):
+        assert plan.partitions["test"] <= max(batch.slots, plan.executors or 0)
+        assert plan.partitions["test"] <= (plan.executors or 0)
+    assert {batch.slots for batch in result.batches} == {1, 2, 4}
+    assert result.plans[-1].partitions["test"] == 2
+
+
+def test_advice_moves_nothing_and_is_given_once() -> None:
+    result = run("reactive", Constant(500, "60 s"), mode=Mode.ADVISE, limits=Limits(3, 8))
+    assert set(result.sizes()) == {3}
+    advised = [r for r in result.controller.log.decisions if r.policy == "scaling"]
+    assert all(not record.applied for record in advised)
+
+
+def test_a_cluster_that_gives_no_more_is_not_asked_again_at_once() -> None:
+    scaler = Scripted([8, 8])
+    controller = BatchController(
+        FLOW,
+        (GOAL,),
+        replace(first_plan(FLOW, 300.0, 1), executors=1),
+        origin_us=0,
+        scaling=Scaling(FLOW, scaler, MOST),
+    )
+    result = Run(controller)
+    stingy = replace(PLANT, start_ms=1e9)
+    trace = generate(Constant(100, "40 s"), arrivals="even", seed=1)
+    assert controller.scaling is not None
+
+    class Refusing(Run):
+        def on_batch(self, batch: BatchMeasure, /) -> Plan:
+            if batch.planned_us > 20e6 and self.plan.executors == 8 and controller.scaling:
+                controller.scaling.refused = "8 were asked for and 1 is there."
+            return super().on_batch(batch)
+
+    result = Refusing(controller)
+    simulate(FLOW, stingy, trace, result, np.random.default_rng(1))
+    wanted = [after for _, _, after in result.moves()]
+    assert wanted == [8, 1]
+    assert controller.log.decisions[-1].reason == "8 were asked for and 1 is there."
+    assert scaler.seen[-1].limits.most == 1
+
+
+def test_a_decision_is_scored_by_what_its_executors_did() -> None:
+    decided = [r for r in run("predictive").controller.log.decisions if r.policy == "scaling"]
+    ratios = [
+        record.realised_ms / record.predicted_ms
+        for record in decided
+        if record.realised_ms is not None and record.predicted_ms
+    ]
+    assert len(ratios) >= len(decided) / 2
+    assert np.median(ratios) == pytest.approx(1.0, abs=0.2)
