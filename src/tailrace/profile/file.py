@@ -44,6 +44,7 @@ VERSION: Final = 1
 
 _SHOWN_LENGTH: Final = 40
 _DEEPEST: Final = 20
+_PLAN_COUNTS: Final = ("cores", "row_limit", "executors")
 _KINDS: Final = {"array": "a list", "object": "an object in braces", "string": "a text"}
 
 
@@ -328,7 +329,7 @@ def _step(found: dict[str, Any]) -> StepProfile:
 
 
 def _plan(found: dict[str, Any]) -> Plan:
-    counts = {name: int(found[name]) for name in ("cores", "row_limit") if name in found}
+    counts = {name: int(found[name]) for name in _PLAN_COUNTS if name in found}
     chains = tuple(tuple(chain) for chain in found.get("chains", ()))
     partitions = {name: int(count) for name, count in found.get("partitions", {}).items()}
     backend = Backend(found.get("backend", Backend.MICROBATCH))
