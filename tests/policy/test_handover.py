@@ -166,6 +166,17 @@ def test_under_a_higher_rate_the_decision_is_the_one_of_an_interval_at_that_rate
     assert shorter.chains[0].lifetime_ms == 3.0
 
 
+def test_while_a_rate_rises_the_whole_margin_is_kept_and_not_half_of_it() -> None:
+    goal = constraint("mean", "10 ms")
+    calm = on(chain(rate=2_000), goal=goal)
+    calm = after(calm, decide(calm))
+    eaten = replace(calm, chains=(replace(calm.chains[0], rate_per_s=3_000),))
+    assert decide(eaten).lifetimes_ms["score"] == calm.chains[0].lifetime_ms
+    rising = decide(risen(calm, {"score": 3_000}))
+    assert rising.lifetimes_ms["score"] < calm.chains[0].lifetime_ms
+    assert rising.predicted_ms == pytest.approx(8.5, rel=0.01)
+
+
 def test_it_rises_only_for_a_tenth_of_the_cores_and_never_while_a_bound_is_missed() -> None:
     goal = constraint("mean", "20 ms")
     most_ms = decide(on(chain(), goal=goal)).lifetimes_ms["score"]

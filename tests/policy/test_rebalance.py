@@ -15,13 +15,12 @@ from tailrace.errors import InputError
 from tailrace.policy.batching import SequenceBound
 from tailrace.policy.scaling.rebalance import (
     Budget,
-    TaskLoad,
-    WaitCurve,
     least_total,
     rebalance,
     resolve_bottlenecks,
     scale_reactively,
 )
+from tailrace.policy.scaling.waits import TaskLoad, WaitCurve
 
 # --- loads ------------------------------------------------------------------------------------
 
@@ -457,7 +456,7 @@ def test_a_search_that_is_cut_short_still_keeps_every_budget_with_no_more_than_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = [sum(least_total(*crossed(seed)).parallelism.values()) for seed in range(10)]
-    monkeypatch.setattr("tailrace.policy.scaling.rebalance._MOST_LOOKED_AT", 1)
+    monkeypatch.setattr("tailrace.policy.scaling.sharing._MOST_LOOKED_AT", 1)
     cut = []
     for seed in range(10):
         budgets, tasks = crossed(seed)

@@ -107,6 +107,7 @@ class RealTimeObservation:
     """What the policy may look at: the constraints, the hand-overs, and what is set now.
 
     ``noise`` is the relative spread of measured over predicted latency between intervals.
+    ``rising`` is set where rates are those of the moment and higher than those of the interval.
     ``recovery_ms`` is how long a crash may take to make good, which is one real-time batch.
     """
 
@@ -117,6 +118,7 @@ class RealTimeObservation:
     length_ms: float = SHORTEST_BATCH_MS
     noise: float = 0.0
     recovery_ms: float = 60_000.0
+    rising: bool = False
 
     def chain(self, name: str) -> ChainLoad:
         """The chain of that name."""
@@ -150,7 +152,8 @@ def decide(observation: RealTimeObservation) -> RealTimeDecision:
 
     Each constraint aims 15 to 25 % below its bound between batch boundaries, for noise, and 3 %
     below it in the worst window that holds one, if that can be had at all. Lifetimes fall at once
-    when a prediction eats half of its margin; they rise when that spares a tenth of the cores and
+    when a prediction eats half of its margin, or any of it while a rate rises, for what the higher
+    rate costs has not been measured yet; they rise when that spares a tenth of the cores and
     no bound is being missed.
     """
     length_ms = max(SHORTEST_BATCH_MS, observation.recovery_ms)
@@ -189,7 +192,8 @@ def risen(
         )
         for chain in observation.chains
     ]
-    after = replace(observation, chains=tuple(chains))
+    rising = observation.rising or bool(rates_per_s)
+    after = replace(observation, chains=tuple(chains), rising=rising)
     readings = []
     for reading, surprise_ms in zip(observation.readings, surprises_ms, strict=True):
         expected_ms = _expected_ms(after, reading)
@@ -294,10 +298,10 @@ class _Demand:
         flow = self.flow.with_lifetimes([lifetimes_ms[name] for name in self.reading.chains])
         return self.surprise_ms + flow.statistic_ms(goal.quantile, goal.every_ms, boundary)
 
-    def strained(self, lifetimes_ms: Mapping[str, float]) -> bool:
-        """Whether lifetimes leave less than half of the margin, or a third across a boundary."""
+    def strained(self, lifetimes_ms: Mapping[str, float], least: float) -> bool:
+        """Whether lifetimes leave less than that of the margin, or a third across a boundary."""
         bound_ms = self.reading.constraint.bound_ms
-        if self.predicted_ms(lifetimes_ms) > bound_ms * (1 - self.margin / 2):
+        if self.predicted_ms(lifetimes_ms) > bound_ms * (1 - least * self.margin):
             return True
         limit_ms = bound_ms * (1 - _WORST_MARGIN / 3)
         across = self.boundary
@@ -321,7 +325,8 @@ def _by_model(
         wanted[name] = min((d.wanted_ms[name] for d in demands if name in d.wanted_ms), default=0.0)
     chosen = {name: math.floor(ms * 100) / 100 for name, ms in wanted.items()}
     violated = any(demand.reading.violated for demand in demands)
-    if not any(demand.strained(now) for demand in demands):
+    least = 1.0 if observation.rising else 0.5
+    if not any(demand.strained(now, least) for demand in demands):
         spared = 1 - _cores(observation, chosen) / max(_cores(observation, now), 1e-12)
         if violated or spared <= _WORTH_RAISING:
             chosen = now

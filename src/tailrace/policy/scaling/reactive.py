@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
 from tailrace.policy.decision import Alternative
-from tailrace.policy.scaling.rebalance import BOTTLENECK, BUSY_UP_TO
 from tailrace.policy.scaling.sizing import Move
+from tailrace.policy.scaling.waits import BOTTLENECK, BUSY_UP_TO
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:

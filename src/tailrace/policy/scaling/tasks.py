@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from tailrace.plan import chain_name
 from tailrace.policy.batching import SequenceBound
 from tailrace.policy.decision import Alternative, Decision
-from tailrace.policy.scaling.rebalance import TaskLoad, scale_reactively
+from tailrace.policy.scaling.rebalance import scale_reactively
+from tailrace.policy.scaling.waits import TaskLoad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
