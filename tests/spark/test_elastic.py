@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.spark
 
-MOVES = 8
+MOVES = 5
 """``make elastic`` makes twenty."""
 
 
