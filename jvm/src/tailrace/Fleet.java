@@ -45,10 +45,13 @@ public final class Fleet {
     return context.schedulerBackend() instanceof CoarseGrainedSchedulerBackend;
   }
 
+  private static CoarseGrainedSchedulerBackend backend(SparkContext context) {
+    return (CoarseGrainedSchedulerBackend) context.schedulerBackend();
+  }
+
   /** The executors that take tasks: launched, and not about to go. */
   public static List<String> ready(SparkContext context) {
-    CoarseGrainedSchedulerBackend backend =
-        (CoarseGrainedSchedulerBackend) context.schedulerBackend();
+    CoarseGrainedSchedulerBackend backend = backend(context);
     TaskSchedulerImpl scheduler = (TaskSchedulerImpl) context.taskScheduler();
     return CollectionConverters.asJava(backend.getExecutorIds()).stream()
         .filter(id -> backend.isExecutorActive(id) && scheduler.isExecutorAlive(id))
@@ -111,7 +114,6 @@ public final class Fleet {
     return made.toJavaRDD();
   }
 
-
   private static <T> Seq<T> seq(List<T> list) {
     return CollectionConverters.asScala(list).toSeq();
   }
@@ -122,10 +124,9 @@ public final class Fleet {
    * @return those that are ended
    */
   public static List<String> remove(SparkContext context, List<String> ids) {
-    CoarseGrainedSchedulerBackend backend =
-        (CoarseGrainedSchedulerBackend) context.schedulerBackend();
     // The number of executors that the session wants was lowered before, so none is replaced.
-    return CollectionConverters.asJava(backend.killExecutors(seq(ids), false, false, false));
+    return CollectionConverters.asJava(
+        backend(context).killExecutors(seq(ids), false, false, false));
   }
 
   /**

@@ -11,7 +11,6 @@ import argparse
 import fcntl
 import importlib
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -221,19 +220,14 @@ class Broker:
 
     def _still_alive(self, deadline: float) -> None:
         """Wait a moment; complain if the broker is gone, or time is up."""
-        if self.wait(LOOK_S):
-            raise EnvironmentUnfit(f"Kafka ended by itself ({self._last_words()}): mend that.")
+        if self._process is None or self.wait(LOOK_S):
+            said = "it was stopped" if self._process is None else self._process.last_words()
+            raise EnvironmentUnfit(f"Kafka ended by itself ({said}): mend that.")
         if time.monotonic() > deadline:
             raise EnvironmentUnfit(
                 f"Kafka did not get ready in {PATIENCE_S:.0f} s: see {self._log}, or give the "
                 "machine a rest."
             )
-
-    def _last_words(self) -> str:
-        """The last thing that its log calls an error, or the last thing it says at all."""
-        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        causes = [line for line in lines if re.search(r"(Exception|Error|ERROR)\b.*:", line)]
-        return (causes or lines or ["it gave no reason"])[-1].strip().rstrip(".")
 
     def _admin(self) -> Any:
         settings = {"bootstrap.servers": self.servers, "log_level": 0}

@@ -21,7 +21,6 @@ from tailrace.bench.machine import described
 from tailrace.errors import FlowFailed
 from tailrace.policy.scaling.choice import scaler_of
 from tailrace.policy.scaling.rules import Constant
-from tailrace.report.saso import saso, sized_steps
 from tailrace.spark import sinks
 from tailrace.spark.cluster import Cluster
 from tailrace.spark.executors import Executors
@@ -30,8 +29,6 @@ from tailrace.spark.settings import session
 from tailrace.spark.step import step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import DataFrame, SparkSession
 
     from tailrace.policy.scaling.sizing import Scaler
@@ -42,7 +39,6 @@ BOUND_MS = 1_000.0
 EVERY_S = 5.0
 LOW_PER_S, HIGH_PER_S = 100.0, 800.0
 STEPS = 7
-
 
 SMALL = {
     "spark.executor.memory": "512m",
@@ -55,10 +51,10 @@ POLICIES = ("predictive", "reactive", "Th-Rule", "Lat-Rule", "SPL", "DS2")
 QUICK = ("predictive", "Th-Rule")
 
 
-def measure(*, quick: bool, policies: Sequence[str] | None = None) -> dict[str, Any]:
+def measure(*, quick: bool) -> dict[str, Any]:
     """Run every policy under the same load, and constant numbers of executors beside them."""
     step_s = 15.0 if quick else 30.0
-    names = policies or (QUICK if quick else POLICIES)
+    names = QUICK if quick else POLICIES
     runs: list[dict[str, Any]] = []
     with Cluster(workers=1, cores=MOST, memory="512 MiB") as cluster:
         spark = session("scale", master=cluster.master, settings=SMALL, executors=(1, MOST))
@@ -107,37 +103,30 @@ def _run(
         sinks.discard(),
         warm_up=f"{step_s} s",
         interval=f"{EVERY_S} s",
-        executors=(size if size > 1 else 1, MOST),
+        executors=(size, MOST),
         scaler=scaler,
     ).keep(mean=BOUND_MS, every=f"{EVERY_S} s")
     run = flow.start(spark)
     if run.wait(profile.duration_s):
         run.stop()
         raise FlowFailed(f"The flow under '{name}' ended by itself: see what it said.")
-    log, origin_us = run.controller.log, run.controller.origin_us
     report = run.stop().data
-    from_us = origin_us + step_s * 1e6
-    steps = sized_steps([record for record in log.history if record.start_us >= from_us])
-    figures = saso(steps)
+    counted = [interval for interval in report["intervals"] if not interval["warm_up"]]
     return {
         "name": name,
         "fulfilled_share": report["fulfilled_share"],
-        "reconfigurations": figures.reconfigurations,
-        "core_seconds": round(figures.core_seconds, 1),
-        "settling_s": round(figures.settling_s, 1),
-        "overshoot": figures.overshoot_mean and round(figures.overshoot_mean, 2),
-        "violations": figures.violations,
-        "intervals": figures.steps,
+        **report["scaling"],
+        "intervals": len(counted),
         "mean_ms": report["latency_ms"]["mean_ms"],
         "steps": [
             {
-                "at_s": round((s.at_us - from_us) / 1e6 - EVERY_S, 1),
-                "rate_per_s": round(s.rate_per_s, 1),
-                "size": s.size,
-                "least": s.least_size,
-                "latency_ms": s.latency_ms and round(s.latency_ms, 1),
+                "at_s": round((interval["start_us"] - report["origin_us"]) / 1e6 - step_s, 1),
+                "rate_per_s": interval["rate_per_s"],
+                "size": interval["slots"],
+                "least": interval["needed"],
+                "latency_ms": interval["mean_ms"],
             }
-            for s in steps
+            for interval in counted
         ],
         "decisions": [d for d in report["decisions"] if d["policy"] == "scaling"],
     }

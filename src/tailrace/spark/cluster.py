@@ -166,7 +166,7 @@ class Cluster:
             if process.wait(0):
                 name = "master" if number == 0 else f"worker-{number - 1}"
                 raise EnvironmentUnfit(
-                    f"The {name} of the cluster ended by itself ({self._last_words(name)}): mend "
+                    f"The {name} of the cluster ended by itself ({process.last_words()}): mend "
                     "that, and start it again."
                 )
         if time.monotonic() > deadline:
@@ -174,8 +174,3 @@ class Cluster:
                 f"The cluster was not ready in {PATIENCE_S:.0f} s: give the machine a rest, or "
                 "ask for fewer workers."
             )
-
-    def _last_words(self, name: str) -> str:
-        lines = self._log(name).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        causes = [line for line in lines if "ERROR" in line or "Exception" in line]
-        return (causes or lines or ["it gave no reason"])[-1].strip().rstrip(".")

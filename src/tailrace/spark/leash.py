@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -35,6 +36,7 @@ class Leashed:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Start it; what it says is appended to ``log``."""
+        self._log = log
         with log.open("ab") as said:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 command,
@@ -63,6 +65,12 @@ class Leashed:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+    def last_words(self) -> str:
+        """The last thing that its log calls an error, or the last thing it says at all."""
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        causes = [line for line in lines if re.search(r"(Exception|Error|ERROR)\b.*:", line)]
+        return (causes or lines or ["it gave no reason"])[-1].strip().rstrip(".")
 
     def stop(self, patience_s: float) -> None:
         """Ask it to end, and see to it that it does."""

@@ -436,15 +436,18 @@ class Correction:
         return math.fsum(self.ratios) / self.span if len(self.ratios) == self.span else 1.0
 
     def after(self, measured_wait_ms: float, predicted: Kingman) -> Correction:
-        """The correction after another interval, for which the formula had predicted this queue.
+        """The correction after another interval, for which the formula had predicted this queue."""
+        return self.learned(measured_wait_ms, predicted.uncorrected_wait_ms)
+
+    def learned(self, measured_ms: float, formula_ms: float) -> Correction:
+        """The correction after another interval: what was measured, and what the formula gave.
 
         Nothing is learned from a queue that was saturated, that the formula gives no wait at all,
         or in which no wait was measured (NaN).
         """
-        formula_ms = predicted.uncorrected_wait_ms
-        if not (1e-9 < formula_ms < math.inf and 0 <= measured_wait_ms < math.inf):
+        if not (1e-9 < formula_ms < math.inf and 0 <= measured_ms < math.inf):
             return self
-        ratio = min(max(measured_wait_ms / formula_ms, self.lowest), self.highest)
+        ratio = min(max(measured_ms / formula_ms, self.lowest), self.highest)
         return replace(self, ratios=(*self.ratios, ratio)[-self.span :])
 
 

@@ -8,7 +8,7 @@ units are (De Matteis 2016, section 7.2.3).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tailrace.model.queueing.queues import Correction
     from tailrace.policy.scaling.costs import Cost, Grade
     from tailrace.policy.scaling.sizing import Limits, Load
 
@@ -219,16 +218,3 @@ def calibrate_bound(
         tried.append((bound_ms, run(bound_ms)))
     best_ms, violations = min(tried, key=lambda pair: off(pair[1]))
     return CalibratedBound(best_ms, violations, not off(violations), tuple(tried))
-
-
-def learnt(correction: Correction, measured_ms: float | None, modelled_ms: float) -> Correction:
-    """The factor e after a step for which a model gives one latency and another was measured.
-
-    The rules of De Matteis 2016 (eq. 6.10), for a whole latency where the original has the wait
-    alone: nothing is learnt where the units could not keep up, where the model gives no latency to
-    speak of, or where no record was finished.
-    """
-    if measured_ms is None or not 1e-9 < modelled_ms < math.inf:
-        return correction
-    ratio = min(max(measured_ms / modelled_ms, correction.lowest), correction.highest)
-    return replace(correction, ratios=(*correction.ratios, ratio)[-correction.span :])

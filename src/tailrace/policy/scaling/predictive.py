@@ -40,7 +40,6 @@ from tailrace.policy.scaling.calibration import (
     Goal,
     Priorities,
     Strategy,
-    learnt,
     step_costs,
     unable,
 )
@@ -206,7 +205,8 @@ class Predictive:
         settled = not load.moving and load.since_move >= 1
         if settled and abs(load.done_per_s - load.rate_per_s) <= _STEADY * load.rate_per_s:
             plain_ms = _Modelled(load.model, 1.0).latency_ms(load.size, grade, load.rate_per_s)
-            self._correction = learnt(self._correction, load.latency_ms, plain_ms)
+            measured_ms = math.nan if load.latency_ms is None else load.latency_ms
+            self._correction = self._correction.learned(measured_ms, plain_ms)
         self._before = _Modelled(load.model, self.factor)
 
     def _view(self, load: Load, forecast: Forecast) -> _View:
