@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -10,12 +12,14 @@ import pytest
 
 from tailrace.control import BatchController, Mode
 from tailrace.control.scaling import Scaling
+from tailrace.errors import InputError
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import Constraint
 from tailrace.load import Constant, Staircase, generate
 from tailrace.model.simulator import Plant, StepCost, simulate
 from tailrace.plan import first_plan
 from tailrace.policy.scaling.choice import scaler_of
+from tailrace.policy.scaling.ondemand import OnDemand
 from tailrace.policy.scaling.sizing import Limits, Load, Move
 
 if TYPE_CHECKING:
@@ -89,11 +93,12 @@ def run(
     limits: Limits = MOST,
     mode: Mode = Mode.ENFORCE,
     seed: int = 1,
+    made: type[Run] = Run,
 ) -> Run:
     plan = replace(first_plan(FLOW, 300.0, limits.least), executors=limits.least)
     scaling = Scaling(FLOW, scaler_of(scaler), limits)
     controller = BatchController(FLOW, (GOAL,), plan, origin_us=0, mode=mode, scaling=scaling)
-    result = Run(controller)
+    result = made(controller)
     trace = generate(rate, arrivals="even", seed=seed)
     simulate(FLOW, plant, trace, result, np.random.default_rng(seed))
     controller.finish()
@@ -188,6 +193,107 @@ def test_a_cluster_that_gives_no_more_is_not_asked_again_at_once() -> None:
     assert wanted == [8, 1]
     assert controller.log.decisions[-1].reason == "8 were asked for and 1 is there."
     assert scaler.seen[-1].limits.most == 1
+
+
+def test_a_clock_that_is_set_back_stops_no_decision() -> None:
+    """An hour is lost in the middle, where the load still rises: intervals begin elsewhere."""
+
+    class SetBack(Run):
+        def on_batch(self, batch: BatchMeasure, /) -> Plan:
+            lost_us = 3_600_000_000 if batch.planned_us > 200e6 else 0
+            names = ("planned", "handed", "submitted", "started", "computed", "ended")
+            times = {f"{name}_us": getattr(batch, f"{name}_us") - lost_us for name in names}
+            return super().on_batch(replace(batch, **times))
+
+    right, wrong = run("predictive"), run("predictive", made=SetBack)
+    assert wrong.kept >= 0.95
+    assert abs(len(wrong.moves()) - len(right.moves())) <= 3
+    assert wrong.core_seconds == pytest.approx(right.core_seconds, rel=0.1)
+    assert wrong.sizes()[-1] == right.sizes()[-1]
+
+
+def test_elastic_support_takes_less_than_a_hundredth_of_the_time() -> None:
+    """Promise 27 of De Matteis 2016 (at most 4 % of throughput), for the driver's part."""
+    taken_s = {}
+    for scaler in ("predictive", "peak"):
+        began = time.process_time()
+        result = run(scaler, Constant(400, "120 s"), limits=Limits(4, 8))
+        taken_s[scaler] = time.process_time() - began
+        assert result.batches
+    assert taken_s["predictive"] - taken_s["peak"] < 0.01 * 120
+
+
+def test_a_decision_takes_less_than_fifty_milliseconds() -> None:
+    """All that follows from a batch which ends an interval: measuring, learning, deciding."""
+    taken_s: list[float] = []
+
+    class Timed(Run):
+        def on_batch(self, batch: BatchMeasure, /) -> Plan:
+            began, closed = time.process_time(), len(self.controller.log.history)
+            plan = super().on_batch(batch)
+            if len(self.controller.log.history) > closed:
+                taken_s.append(time.process_time() - began)
+            return plan
+
+    run("predictive", limits=Limits(1, 64), made=Timed)
+    assert len(taken_s) > 100
+    assert np.quantile(taken_s, 0.95) < 0.05
+
+
+def test_a_bound_that_no_allowed_number_keeps_is_told_with_the_number_that_would() -> None:
+    said = {
+        "predictive": r"No size up to 3 keeps 1 s; [45] would\.",
+        "reactive": ": [45] would take",
+    }
+    for scaler, sentence in said.items():
+        result = run(scaler, Constant(560, "90 s"), limits=Limits(2, 3))
+        log = result.controller.log
+        reasons = [r.reason for r in log.decisions if r.policy == "scaling"]
+        assert any(re.search(sentence, reason) for reason in reasons), reasons
+        (impossible,) = log.impossible
+        assert re.search("about [4-6] partitions with a core each", impossible.remedy)
+
+
+def test_a_bound_that_more_executors_would_keep_is_not_called_impossible() -> None:
+    """They are on their way for longer than it takes to believe that nothing helps."""
+
+    class Listening(Run):
+        def on_batch(self, batch: BatchMeasure, /) -> Plan:
+            plan = super().on_batch(batch)
+            assert not self.controller.log.impossible
+            return plan
+
+    slow = replace(PLANT, start_ms=30_000)
+    result = run("predictive", Constant(500, "60 s"), plant=slow, made=Listening)
+    assert not all(v.fulfilled for v in result.controller.log.verdicts)
+
+
+def test_on_demand_moves_as_told_and_only_then() -> None:
+    scaler = OnDemand()
+    with pytest.raises(InputError, match="Nothing was measured yet"):
+        scaler.preview(+1)
+    shown: list[Move] = []
+
+    class Asked(Run):
+        def on_batch(self, batch: BatchMeasure, /) -> Plan:
+            plan = super().on_batch(batch)
+            if batch.planned_us > 30e6 and not shown:
+                with pytest.raises(InputError, match=r"2 executors and \+7 are 9, .* 2 to 8"):
+                    scaler.preview(+7)
+                shown.append(scaler.preview(+2))
+                scaler.apply(shown[0])
+            if batch.planned_us > 80e6 and len(shown) == 1:
+                scaler.abort()
+                shown.append(shown[0])
+            return plan
+
+    result = run(scaler, Constant(250, "120 s"), limits=Limits(2, 8), made=Asked)
+    (up, down) = [(before, after) for _, before, after in result.moves()]
+    assert (up, down) == ((2, 4), (4, 2))
+    assert "by hand (+2): at 250 /s 4 would take" in shown[0].reason
+    assert [a.what for a in shown[0].alternatives] == ["2 executors", "3 executors", "5 executors"]
+    settled = [b for b in result.batches if b.slots == 4 and 60e6 < b.planned_us < 80e6]
+    assert settled
 
 
 def test_a_decision_is_scored_by_what_its_executors_did() -> None:

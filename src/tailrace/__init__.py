@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tailrace.model.predict import predict
     from tailrace.model.size import size
     from tailrace.plan import Plan
+    from tailrace.policy.scaling.ondemand import OnDemand
     from tailrace.profile.profile import Profile
     from tailrace.report.data import Report
     from tailrace.spark import kafka, sinks
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Constraint",
     "Flow",
+    "OnDemand",
     "Plan",
     "Profile",
     "Report",
@@ -53,6 +55,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Constraint": "tailrace.goals",
     "Flow": "tailrace.spark.flow",
+    "OnDemand": "tailrace.policy.scaling.ondemand",
     "Plan": "tailrace.plan",
     "Profile": "tailrace.profile.profile",
     "capacity": "tailrace.model.capacity",

@@ -10,6 +10,7 @@ import pytest
 
 from tailrace.bench.judging import Case, Overload, Runs, judged
 from tailrace.bench.validate import SHAPES, UTILISATIONS, again, table
+from tailrace.errors import InputError
 from tailrace.model.capacity import capacity
 from tailrace.model.predict import Predictor
 from tailrace.plan import Backend, Plan
@@ -111,6 +112,19 @@ def test_runs_are_judged_again_from_a_file() -> None:
     result = again(json.loads(json.dumps(data)))
     assert result["made"] == judged(made)["made"]
     assert result["runs"] == data["runs"]
+
+
+def test_some_topologies_may_be_run_anew() -> None:
+    made = runs()
+    other = [replace(case, topology="two") for case in made.cases]
+    overload = Overload("two", made.cases[0].profile, 500.0)
+    both = replace(made, cases=(*made.cases, *other), overloads=(overload,))
+    better = replace(other[0], utilisation=0.4)
+    found = both.replaced({"two"}, [better], [replace(overload, measured_per_s=600.0)])
+    assert found.cases == (*made.cases, better)
+    assert [o.measured_per_s for o in found.overloads] == [600.0]
+    with pytest.raises(InputError, match="no topology 'three': choose from fields-to-fields"):
+        again({"runs": made.as_json(), "machine": {}}, anew=["three"])
 
 
 def test_the_committed_runs_are_predicted_as_well_as_promised() -> None:

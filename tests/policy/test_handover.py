@@ -15,16 +15,9 @@ from tailrace.errors import ConstraintError
 from tailrace.goals import Constraint, constraint
 from tailrace.model.realtime import Boundary, FlowModel, HandOver, HandOverModel
 from tailrace.policy.batching import Channel, SequenceBound, Subtask, adjust_lifetimes
-from tailrace.policy.handover import (
-    ChainLoad,
-    PathReading,
-    RealTimeDecision,
-    RealTimeObservation,
-    assess,
-    decide,
-    deviation,
-    risen,
-)
+from tailrace.policy.handover import RealTimeDecision, decide, deviation, risen
+from tailrace.policy.realtime import ChainLoad, PathReading, RealTimeObservation
+from tailrace.policy.realtime_feasibility import assess
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,13 +13,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from tailrace.load import Constant, Uniform, generate
-from tailrace.policy.scaling.sizing import Load, Move
+from tailrace.policy.scaling.ondemand import OnDemand
 from tailrace.spark import sinks
 from tailrace.spark.cluster import Cluster
 from tailrace.spark.flow import Flow
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from tailrace.policy.scaling.sizing import Load, Move
     from tailrace.spark.run import Run
 
 MOST = 3
@@ -39,21 +39,23 @@ PATIENCE_S = 60.0
 KEYS = 10
 
 
-@dataclass
-class AtRandom:
-    """A scaler that wants another number every time that it is asked, until it has had enough."""
+class AtRandom(OnDemand):
+    """Asks itself for another number every time that it is asked, until it has had enough."""
 
-    random: random.Random
-    moves: int
-    name: str = "at random"
-    made: list[int] = field(default_factory=list)
+    def __init__(self, chance: random.Random, moves: int) -> None:
+        super().__init__()
+        self.moves = moves
+        self.made: list[int] = []
+        self._chance = chance
 
     def decide(self, load: Load, /) -> Move:
-        sizes = [n for n in range(load.limits.least, load.limits.most + 1) if n != load.size]
-        size = self.random.choice(sizes) if len(self.made) < self.moves else load.size
-        if size != load.size:
-            self.made.append(size)
-        return Move(size, "at random")
+        super().decide(load)
+        if not load.moving and len(self.made) < self.moves:
+            least, most = load.limits.least - load.size, load.limits.most - load.size
+            move = self.preview(self._chance.choice([n for n in range(least, most + 1) if n]))
+            self.apply(move)
+            self.made.append(move.size)
+        return super().decide(load)
 
 
 def seen(records: DataFrame) -> DataFrame:

@@ -16,6 +16,7 @@ from tailrace.control import Mode
 from tailrace.load import Texts, Trace
 from tailrace.spark import sinks
 from tailrace.spark.running import example, find_flow, run, unchained
+from tailrace.spark.sources import replay
 
 from .support import until
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tailrace.flow import Graph
     from tailrace.plan import Plan
     from tailrace.spark.flow import Flow
+    from tailrace.spark.run import Run
 
 pytestmark = pytest.mark.spark
 
@@ -176,15 +178,96 @@ def test_sentiments_comes_to_the_same_chained_and_not(
     chains: tuple[tuple[str, ...], ...],
 ) -> None:
     flow = sentiments()
-    flow.mode = Mode.OBSERVE
-    flow.source = load = beginning_of(tweets(), SHORT)
-    read: list[int] = []
-    running = flow.start(spark, plan=plan, on_measure=lambda batch: read.append(batch.records))
-    try:
-        until(lambda: sum(read) >= SHORT or running.wait(0), "the whole load is read")
-    finally:
-        running.stop()
-    assert sum(read) == SHORT
+    load = beginning_of(tweets(), SHORT)
+    running = read_to_the_end(flow, load, spark, plan)
     assert running.controller.plan.chains == chains
     assert load.payloads is not None
     assert outcome(flow) == sequentially(load.payloads)
+
+
+def read_to_the_end(
+    flow: Flow, load: Trace, spark: SparkSession, plan: Callable[[Graph], Plan] | None = None
+) -> Run:
+    """Run a flow on a short load, read by one task, until all of it is done."""
+    flow.mode, flow.source = Mode.OBSERVE, replay(load, partitions=1)
+    read: list[int] = []
+    running = flow.start(spark, plan=plan, on_measure=lambda batch: read.append(batch.records))
+    try:
+        until(lambda: sum(read) >= len(load) or running.wait(0), "the whole load is read")
+    finally:
+        running.stop()
+    assert sum(read) == len(load)
+    return running
+
+
+# --- hot topics and trading ------------------------------------------------------------------
+
+
+def declared_in(name: str) -> Any:
+    """The module of an example."""
+    find_flow(f"{example(f'{name}.py')}:flow")
+    return sys.modules[f"tailrace_flow_{name}"]
+
+
+def test_hot_topics_asks_about_the_tweets_on_them_and_no_others(spark: SparkSession) -> None:
+    twitter = declared_in("hot_topics")
+    flow, load = twitter.flow, beginning_of(twitter.load, SHORT)
+    scores, lists = sinks.memory(), sinks.memory()
+    flow.sinks = {"sink:sentiments": scores, "sink:topics": lists}
+    read_to_the_end(flow, load, spark)
+    recent: dict[str, dict[str, Any]] = {}
+    expected: Counter[tuple[str, float]] = Counter()
+    for seq, text in enumerate(load.payloads or ()):
+        for topic in (word[1:] for word in text.split() if word.startswith("#")):
+            state = recent.setdefault(topic, {"recent": {}})
+            for _ in twitter.keep_hot(topic, [Tweet(seq, text)], state):
+                expected[topic, float(sum(MOODS.get(word, 0) for word in text.split()))] += 1
+    assert Counter((row["topic"], row["score"]) for row in scores.rows()) == expected
+    assert len(expected) > 1
+    newest = max(lists.rows(), key=lambda row: row["slice"])
+    assert newest["slice"] == (SHORT - 1) // twitter.SLICE
+    assert set(newest["topics"]) <= {topic for topic, _ in expected}
+
+
+@dataclass(frozen=True, slots=True)
+class Tweet:
+    """A record of the filter."""
+
+    seq: int
+    text: str
+
+
+def test_trading_draws_every_chart_of_every_symbol(spark: SparkSession) -> None:
+    trading = declared_in("trading")
+    flow, load = trading.flow, beginning_of(trading.load, 8_000)
+    memory = sinks.memory()
+    flow.sinks = {"sink": memory}
+    read_to_the_end(flow, load, spark)
+    quotes: dict[str, list[Any]] = {}
+    for key, text in zip(load.key, load.payloads or (), strict=True):
+        symbol = load.key_names[key]
+        quotes.setdefault(symbol, []).append(Quote(*trading.quote(Raw(symbol, text))[1:]))
+    expected = [
+        chart
+        for symbol, rows in quotes.items()
+        for chart in trading.chart(symbol, rows, {"quotes": b"", "seen": 0})
+    ]
+    assert len(expected) > 100
+    assert sorted(tuple(row.values()) for row in memory.rows()) == sorted(expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A record of the load."""
+
+    key: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A record of the charts."""
+
+    at_us: int
+    bid: int
+    ask: int

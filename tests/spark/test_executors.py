@@ -24,6 +24,7 @@ class Manager:
         self.ids = [str(number) for number in range(running)]
         self.busy: set[str] = set()
         self.asked: list[int] = []
+        self.released: list[str] = []
 
     def give(self) -> None:
         while len(self.ids) < min(self.capacity, self.asked[-1]):
@@ -56,6 +57,9 @@ class Jvm:
 
     def ready(self, _: Context) -> list[str]:
         return list(reversed(self._manager.ids))
+
+    def release(self, _: Context, executor: str) -> None:
+        self._manager.released.append(executor)
 
     def remove(self, _: Context, ids: list[str]) -> list[str]:
         ended = [i for i in ids if i not in self._manager.busy]
@@ -138,8 +142,19 @@ def test_a_new_one_is_ready_when_it_is_warm(monkeypatch: pytest.MonkeyPatch) -> 
     assert warming.wait(PATIENCE_S)
     assert fleet.there() == ("0", "1")
     assert fleet.ready() == ("0",)
+    assert manager.released == []
     warm.set()
     until(lambda: fleet.ready() == ("0", "1"), "the new one is ready")
+    assert manager.released == ["1"]
+
+
+def test_what_nobody_warms_up_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = Manager(running=1, capacity=8)
+    fleet = executors(manager, Clock(), monkeypatch)
+    fleet.ask_for(2)
+    manager.give()
+    assert fleet.ready() == ("0", "1")
+    assert manager.released == ["1"]
 
 
 def test_one_that_cannot_be_warmed_up_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

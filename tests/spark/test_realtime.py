@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -148,6 +149,37 @@ def test_a_longer_lifetime_reaches_running_tasks_without_a_restart(spark: SparkS
         report = running.run.stop()
     assert report.data["restarts_ms"] == []
     assert {s.batch for s in heard} == {0}
+
+
+def test_a_step_that_one_task_cannot_carry_gets_more_of_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A step waits 4 ms for each of 400 records a second: one task can take 250."""
+
+    def waits(row: Any) -> int:
+        time.sleep(0.004)
+        return int(row.seq)
+
+    files = Files(tmp_path / "out")
+    flow = observed(
+        lambda records: records.transform(step("wait", waits, "seq bigint", scale=(1, 3))),
+        files.sink,
+        source=replay(even_trace(8_000, 400), partitions=1),
+        mode="enforce",
+        backend="realtime",
+        interval="1 s",
+    ).keep(mean="50 ms", every="1 s")
+    with Running(spark, flow) as running:
+        controller = running.run.controller
+        assert controller.plan.partitions == {"wait": 1}
+        until(lambda: controller.plan.partitions["wait"] >= 2, "more tasks")
+        until(lambda: any(v.fulfilled for v in controller.log.verdicts[-2:]), "the bound is kept")
+        report = running.run.stop()
+    assert 1 <= len(report.data["restarts_ms"]) <= 3
+    (decision, *_) = [d for d in report.data["decisions"] if d["policy"] == "tasks"]
+    assert "for wait" in decision["reason"]
+    seen = sorted(row[0] for row in files.rows())
+    assert seen == list(range(len(seen)))
 
 
 def test_a_flow_that_is_not_measured_gives_the_same_results_in_real_time(

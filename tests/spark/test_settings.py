@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -73,6 +74,14 @@ def test_workers_run_the_drivers_interpreter_under_our_daemon(spark: SparkSessio
     assert Path(interpreter) == Path(sys.executable)
     (command,) = in_a_worker(spark, lambda: Path("/proc/self/cmdline").read_text())
     assert "tailrace.spark.daemon" in command
+
+
+def test_a_worker_has_little_garbage_to_look_through_after_its_first_tasks(
+    spark: SparkSession,
+) -> None:
+    """What pyarrow and pandas bring along took 10 ms after every task."""
+    loose = [in_a_worker(spark, lambda: str(len(gc.get_objects()))) for _ in range(24)]
+    assert max(int(said) for answers in loose[-4:] for said in answers) < 10_000
 
 
 def test_workers_talk_over_unix_domain_sockets(spark: SparkSession) -> None:

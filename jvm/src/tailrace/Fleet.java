@@ -4,14 +4,18 @@ import java.lang.reflect.Field;
 import java.time.Duration;
 import java.util.Collections;
 import java.util.List;
+import java.util.Properties;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
 import org.apache.spark.SparkContext;
+import org.apache.spark.TaskContext;
+import org.apache.spark.api.java.JavaFutureAction;
 import org.apache.spark.api.java.JavaRDD;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerExecutorAdded;
+import org.apache.spark.scheduler.SparkListenerJobStart;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
 import org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend;
 import org.apache.spark.sql.Dataset;
@@ -29,11 +33,21 @@ import scala.reflect.ClassTag$;
 public final class Fleet {
   private static final Duration LONGEST_START = Duration.ofMinutes(1);
 
-  /** Python sees a new executor within a tenth of a second, and then has a job to plan. */
-  private static final Duration HOLD = Duration.ofMillis(600);
+  /** How long an executor is held at most until a job comes that warms it up. */
+  private static final Duration LONGEST_HOLD = Duration.ofSeconds(20);
+
+  /** The property of a job that names the executor it warms up. */
+  public static final String WARMS = "tailrace.warms";
 
   /** The applications whose executors are seen to. */
   private static final Set<String> GUARDED = ConcurrentHashMap.newKeySet();
+
+  /** The jobs that hold executors. */
+  private static final ConcurrentMap<String, JavaFutureAction<Void>> HOLDS =
+      new ConcurrentHashMap<>();
+
+  /** The executors that are not to be held any more, though their hold may be about to begin. */
+  private static final Set<String> RELEASED = ConcurrentHashMap.newKeySet();
 
   /** Where executors are, as Spark told when they came. */
   private static final ConcurrentMap<String, String> HOSTS = new ConcurrentHashMap<>();
@@ -43,6 +57,11 @@ public final class Fleet {
   /** Whether the session has executors that come and go. */
   public static boolean isElastic(SparkContext context) {
     return context.schedulerBackend() instanceof CoarseGrainedSchedulerBackend;
+  }
+
+  /** An executor of one of the applications that this process may have had. */
+  private static String named(SparkContext context, String id) {
+    return context.applicationId() + "/" + id;
   }
 
   private static CoarseGrainedSchedulerBackend backend(SparkContext context) {
@@ -59,8 +78,11 @@ public final class Fleet {
   }
 
   /**
-   * Sees to it that batches leave an executor alone from the moment that it takes tasks, for as long
-   * as it takes to come and warm it up.
+   * Sees to it that batches leave an executor alone from the moment that it takes tasks, until it is
+   * warmed up.
+   *
+   * <p>Its slots are held by a job that does nothing. The job that warms it up asks for the same
+   * slots; when it stands in line, the one before lets go.
    */
   public static void guard(SparkContext context, int slots) {
     if (!GUARDED.add(context.applicationId())) {
@@ -70,10 +92,19 @@ public final class Fleet {
         new SparkListener() {
           @Override
           public void onExecutorAdded(SparkListenerExecutorAdded added) {
-            HOSTS.put(added.executorId(), added.executorInfo().executorHost());
+            HOSTS.put(named(context, added.executorId()), added.executorInfo().executorHost());
             Thread waiter = new Thread(() -> holdWhenAlive(context, added.executorId(), slots));
             waiter.setDaemon(true);
             waiter.start();
+          }
+
+          @Override
+          public void onJobStart(SparkListenerJobStart started) {
+            Properties properties = started.properties();
+            String warmed = properties == null ? null : properties.getProperty(WARMS);
+            if (warmed != null) {
+              release(context, warmed);
+            }
           }
         });
   }
@@ -88,9 +119,29 @@ public final class Fleet {
         }
         Thread.sleep(1);
       }
-      placed(context, id, slots).foreachPartitionAsync(rows -> Thread.sleep(HOLD.toMillis()));
+      String named = named(context, id);
+      HOLDS.put(named, placed(context, id, slots).foreachPartitionAsync(rows -> hold()));
+      if (RELEASED.contains(named)) {
+        release(context, id);
+      }
     } catch (InterruptedException stopped) {
       Thread.currentThread().interrupt();
+    }
+  }
+
+  private static void hold() throws InterruptedException {
+    long deadline = System.nanoTime() + LONGEST_HOLD.toNanos();
+    while (!TaskContext.get().isInterrupted() && System.nanoTime() < deadline) {
+      Thread.sleep(2);
+    }
+  }
+
+  /** Lets batches have an executor. */
+  public static void release(SparkContext context, String id) {
+    RELEASED.add(named(context, id));
+    JavaFutureAction<Void> hold = HOLDS.remove(named(context, id));
+    if (hold != null) {
+      hold.cancel(true);
     }
   }
 
@@ -107,7 +158,7 @@ public final class Fleet {
 
   /** A row for every slot of an executor, each in a partition that is computed there. */
   private static JavaRDD<Row> placed(SparkContext context, String id, int slots) {
-    String place = "executor_" + HOSTS.get(id) + "_" + id;
+    String place = "executor_" + HOSTS.get(named(context, id)) + "_" + id;
     List<Tuple2<Row, Seq<String>>> rows =
         Collections.nCopies(slots, new Tuple2<>(RowFactory.create(0), seq(List.of(place))));
     RDD<Row> made = context.makeRDD(seq(rows), ClassTag$.MODULE$.<Row>apply(Row.class));

@@ -15,7 +15,7 @@ from tailrace.profile.file import as_json, from_json
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tailrace.profile.profile import Latency, Profile
 
@@ -81,6 +81,14 @@ class Runs:
     engine: Mapping[Backend, Profile]
     overloads: tuple[Overload, ...]
     misplaced_keys: int
+
+    def replaced(
+        self, names: Collection[str], cases: Iterable[Case], overloads: Iterable[Overload]
+    ) -> Runs:
+        """The same, with other runs of some topologies."""
+        others = (case for case in self.cases if case.topology not in names)
+        limits = (found for found in self.overloads if found.topology not in names)
+        return replace(self, cases=(*others, *cases), overloads=(*limits, *overloads))
 
     def as_json(self) -> dict[str, Any]:
         """The runs as plain data."""

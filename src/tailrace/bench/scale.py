@@ -4,13 +4,14 @@ PrimeTest under its staircase, on a standalone cluster with 1 to 8 executors of 
 that tests waits 5 ms for each record, as for an answer from another machine, so that two cores can
 hold eight executors; everything else is real: processes that start and end, queries that take new
 executors up between two batches, records that wait meanwhile. The first step of the load is the
-warm-up, as in the original (Lohrmann 2016, section 5.1.2), and does not count. A constant number of
-executors is run beside the policies, from the most downwards, until one no longer keeps what ours
-keeps.
+warm-up, as in the original (Lohrmann 2016, section 5.1.2), and does not count. Spark's own dynamic
+allocation is run beside the policies, in a session of its own, and a constant number of executors,
+from the most downwards, until one no longer keeps what ours keeps.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,9 @@ from tailrace.bench.machine import described
 from tailrace.errors import FlowFailed
 from tailrace.policy.scaling.choice import scaler_of
 from tailrace.policy.scaling.rules import Constant
+from tailrace.report.saso import SizedStep, saso
 from tailrace.spark import sinks
+from tailrace.spark.backend import now_us
 from tailrace.spark.cluster import Cluster
 from tailrace.spark.executors import Executors
 from tailrace.spark.flow import Flow
@@ -29,9 +32,14 @@ from tailrace.spark.settings import session
 from tailrace.spark.step import step
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
 
     from tailrace.policy.scaling.sizing import Scaler
+    from tailrace.report.data import Report
+    from tailrace.spark.run import Run
+    from tailrace.spark.trace import Pipeline
 
 MOST = 8
 WAIT_MS = 5.0
@@ -46,6 +54,16 @@ SMALL = {
 }
 """Eight executors share two cores here, so none may spend them on compiling twice what runs once,
 nor on collecting garbage side by side."""
+
+OWN = {
+    "spark.executor.cores": "1",
+    "spark.cores.max": str(MOST),
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "1",
+    "spark.dynamicAllocation.initialExecutors": "1",
+    "spark.dynamicAllocation.maxExecutors": str(MOST),
+}
+"""Spark decides: more executors while tasks wait for a slot, fewer when they idle for a minute."""
 
 POLICIES = ("predictive", "reactive", "Th-Rule", "Lat-Rule", "SPL", "DS2")
 QUICK = ("predictive", "Th-Rule")
@@ -64,6 +82,8 @@ def measure(*, quick: bool) -> dict[str, Any]:
             constants = _constants(spark, runs[0]["fulfilled_share"], step_s, quick=quick)
         finally:
             spark.stop()
+        if not quick:
+            runs.append(_run_sparks_own(cluster.master, step_s))
     return {
         "bound_ms": BOUND_MS,
         "step_s": step_s,
@@ -95,39 +115,98 @@ def _run(
     spark: SparkSession, name: str, scaler: Scaler, step_s: float, size: int = 1
 ) -> dict[str, Any]:
     _begin_with(spark, size)
-    profile = load.Staircase(LOW_PER_S, HIGH_PER_S, steps=STEPS, step_s=step_s)
-    flow = Flow(
+    flow = _flow(pipeline, step_s, executors=(size, MOST), scaler=scaler)
+    report = _followed(name, flow.start(spark), step_s).data
+    steps = [_step(interval, report, step_s) for interval in _counted(report)]
+    return _outcome(name, report, report["scaling"], steps)
+
+
+def _run_sparks_own(master: str, step_s: float) -> dict[str, Any]:
+    """The same where Spark decides: always as many partitions as there may be executors."""
+    name, sizes = "Spark's own", list[tuple[int, int]]()
+    spark = session("scale", master=master, settings=SMALL | OWN)
+    try:
+        fleet: Any = spark.sparkContext
+
+        def count() -> None:
+            ready = fleet._jvm.tailrace.Fleet.ready(fleet._jsc.sc())
+            sizes.append((now_us(), len(ready)))
+
+        run = _flow(widest, step_s).start(spark)
+        report = _followed(name, run, step_s, count).data
+    finally:
+        spark.stop()
+    steps = []
+    for interval in _counted(report):
+        begun_us = interval["start_us"]
+        here = [size for at_us, size in sizes if 0 <= at_us - begun_us < EVERY_S * 1e6]
+        steps.append(_step(interval, report, step_s) | {"size": max(here, default=1)})
+    sized = [
+        SizedStep(
+            round(step["at_s"] * 1e6),
+            EVERY_S * 1e3,
+            step["size"],
+            step["rate_per_s"],
+            step["latency_ms"],
+            violated=step["latency_ms"] > BOUND_MS,
+        )
+        for step in steps
+    ]
+    return _outcome(name, report, saso(sized).as_json(), steps)
+
+
+def _flow(steps: Pipeline, step_s: float, **elastic: Any) -> Flow:
+    return Flow(
         "primes",
-        load.generate(profile, seed=1),
-        pipeline,
+        load.generate(_staircase(step_s), seed=1),
+        steps,
         sinks.discard(),
         warm_up=f"{step_s} s",
         interval=f"{EVERY_S} s",
-        executors=(size, MOST),
-        scaler=scaler,
+        **elastic,
     ).keep(mean=BOUND_MS, every=f"{EVERY_S} s")
-    run = flow.start(spark)
-    if run.wait(profile.duration_s):
+
+
+def _staircase(step_s: float) -> load.Staircase:
+    return load.Staircase(LOW_PER_S, HIGH_PER_S, steps=STEPS, step_s=step_s)
+
+
+def _followed(
+    name: str, run: Run, step_s: float, look: Callable[[], None] = lambda: None
+) -> Report:
+    """Let a flow run through the whole load, and look at it from time to time."""
+    for _ in run.looks(_staircase(step_s).duration_s, threading.Event()):
+        look()
+    if run.wait(0):
         run.stop()
         raise FlowFailed(f"The flow under '{name}' ended by itself: see what it said.")
-    report = run.stop().data
-    counted = [interval for interval in report["intervals"] if not interval["warm_up"]]
+    return run.stop()
+
+
+def _counted(report: dict[str, Any]) -> list[dict[str, Any]]:
+    return [interval for interval in report["intervals"] if not interval["warm_up"]]
+
+
+def _step(interval: dict[str, Any], report: dict[str, Any], step_s: float) -> dict[str, Any]:
+    return {
+        "at_s": round((interval["start_us"] - report["origin_us"]) / 1e6 - step_s, 1),
+        "rate_per_s": interval["rate_per_s"],
+        "size": interval["slots"],
+        "least": interval["needed"],
+        "latency_ms": interval["mean_ms"],
+    }
+
+
+def _outcome(
+    name: str, report: dict[str, Any], figures: dict[str, Any], steps: list[dict[str, Any]]
+) -> dict[str, Any]:
     return {
         "name": name,
         "fulfilled_share": report["fulfilled_share"],
-        **report["scaling"],
-        "intervals": len(counted),
+        **figures,
+        "intervals": len(steps),
         "mean_ms": report["latency_ms"]["mean_ms"],
-        "steps": [
-            {
-                "at_s": round((interval["start_us"] - report["origin_us"]) / 1e6 - step_s, 1),
-                "rate_per_s": interval["rate_per_s"],
-                "size": interval["slots"],
-                "least": interval["needed"],
-                "latency_ms": interval["mean_ms"],
-            }
-            for interval in counted
-        ],
+        "steps": steps,
         "decisions": [d for d in report["decisions"] if d["policy"] == "scaling"],
     }
 
@@ -135,6 +214,11 @@ def _run(
 def pipeline(records: DataFrame) -> DataFrame:
     """One step, on as many partitions as there are executors."""
     return records.transform(step("test", answer, "seq long", scale=(1, 4 * MOST)))
+
+
+def widest(records: DataFrame) -> DataFrame:
+    """The same on as many partitions as there may be executors."""
+    return records.transform(step("test", answer, "seq long", scale=(MOST, MOST)))
 
 
 def answer(row: Any) -> int:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyspark.sql import functions as sf
 from rich.table import Table
 
@@ -24,7 +25,7 @@ from tailrace import load
 from tailrace.bench.judging import Case, Overload, Runs, judged
 from tailrace.bench.machine import described
 from tailrace.bench.topologies import KEYS, TOPOLOGIES, TRIVIAL, Topology
-from tailrace.errors import FlowFailed
+from tailrace.errors import FlowFailed, InputError
 from tailrace.goals import SOURCE
 from tailrace.model.capacity import capacity
 from tailrace.model.keys.murmur import partition_of
@@ -37,7 +38,7 @@ from tailrace.spark.settings import session
 from tailrace.spark.sources import replay
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -56,6 +57,10 @@ START_S, START_SHARE = 6.0, 0.1
 
 WARM_UP_S = 11.0
 MEASURED_S = 18.0
+MEASURED = 4_000
+LONGEST_S = 40.0
+"""How long is measured: until so many records have come, which windows of ten make a few of."""
+
 INTERVAL = "2 s"
 
 UTILISATIONS = (0.35, 0.55, 0.7, 0.83, 0.92)
@@ -66,29 +71,57 @@ TRIVIAL_PER_S = 500.0
 OVERLOAD = 1.5
 BATCH_LENGTH_MS = 60_000.0
 
+FULL = 0.95
+"""A task that is busy for so much of the time always has work, but for how that is measured."""
+
 
 def measure(*, quick: bool) -> dict[str, Any]:
     """Run every configuration, predict each from the others, and compare."""
     spark = session("validate", master=f"local[{SLOTS}]")
-    cases: list[Case] = []
-    overloads: list[Overload] = []
     try:
         engine = _engine(spark)
-        for topology in TOPOLOGIES[:2] if quick else TOPOLOGIES:
-            for backend in Backend:
-                found, overload = _run_all(spark, topology, backend, quick=quick)
-                cases += found
-                overloads.append(overload)
-                _LOG.info("%s", overload.told(overload.errors(found)))
+        topologies = TOPOLOGIES[:2] if quick else TOPOLOGIES
+        cases, overloads = _run_topologies(spark, topologies, quick=quick)
         misplaced = _misplaced(spark)
     finally:
         spark.stop()
     return _result(Runs(tuple(cases), engine, tuple(overloads), misplaced), described())
 
 
-def again(result: dict[str, Any]) -> dict[str, Any]:
-    """Judge the runs of a result by the model as it is now."""
-    return _result(Runs.from_json(result["runs"]), result["machine"])
+def _run_topologies(
+    spark: SparkSession, topologies: Iterable[Topology], *, quick: bool
+) -> tuple[list[Case], list[Overload]]:
+    cases: list[Case] = []
+    overloads: list[Overload] = []
+    for topology in topologies:
+        for backend in Backend:
+            found, overload = _run_all(spark, topology, backend, quick=quick)
+            cases += found
+            overloads.append(overload)
+            _LOG.info("%s", overload.told(overload.errors(found)))
+    return cases, overloads
+
+
+def again(result: dict[str, Any], anew: Collection[str] = ()) -> dict[str, Any]:
+    """Judge the runs of a result by the model as it is now, those of some topologies run anew."""
+    runs, machine = Runs.from_json(result["runs"]), result["machine"]
+    if anew:
+        unknown = set(anew) - {topology.name for topology in TOPOLOGIES}
+        if unknown:
+            known = ", ".join(topology.name for topology in TOPOLOGIES)
+            raise InputError(f"There is no topology '{min(unknown)}': choose from {known}.")
+        runs, machine = runs.replaced(anew, *_run_anew(anew)), described()
+    return _result(runs, machine)
+
+
+def _run_anew(names: Collection[str]) -> tuple[list[Case], list[Overload]]:
+    """All runs of some topologies, after runs that only warm up."""
+    spark = session("validate", master=f"local[{SLOTS}]")
+    try:
+        _engine(spark)
+        return _run_topologies(spark, [t for t in TOPOLOGIES if t.name in names], quick=False)
+    finally:
+        spark.stop()
 
 
 def _result(runs: Runs, machine: dict[str, Any]) -> dict[str, Any]:
@@ -159,16 +192,18 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A run: its profile, what entered its steps, and how many records a second got through."""
+    """A run: its profile, what entered its steps, its report, its batches if any, its length."""
 
     profile: Profile
     arrivals: Mapping[str, float]
-    done_per_s: float
+    report: Report
+    batches: list[BatchMeasure]
+    seconds: float
 
 
 def _run(spark: SparkSession, topology: Topology, shape: Shape, rate: float) -> Done:
     """Run a topology in one shape at one rate."""
-    seconds = WARM_UP_S + MEASURED_S
+    seconds = WARM_UP_S + min(max(MEASURED_S, MEASURED / rate), LONGEST_S)
     whole = load.Burst(START_SHARE * rate, rate, START_S, seconds - START_S + 5, seconds + 5)
     trace = load.generate(whole, keys=topology.keys, seed=7)
     flow = Flow(
@@ -193,7 +228,7 @@ def _run(spark: SparkSession, topology: Topology, shape: Shape, rate: float) -> 
     steps = tuple(replace(s, window=windows.get(s.name, 1)) for s in report.profile.steps)
     profile = replace(report.profile, steps=steps)
     first = profile.graph.streams_from(SOURCE)[0].target
-    return Done(profile, _arrivals(report, first), _done_per_s(report, profile, batches))
+    return Done(profile, _arrivals(report, first), report, batches, seconds)
 
 
 def _arrivals(report: Report, first: str) -> dict[str, float]:
@@ -204,26 +239,31 @@ def _arrivals(report: Report, first: str) -> dict[str, float]:
     return {name: records / into[first] for name, records in into.items()}
 
 
-def _done_per_s(report: Report, profile: Profile, batches: list[BatchMeasure]) -> float:
-    """Records of the source that got through, a second.
+def _through_per_s(done: Done, known: Profile) -> float:
+    """Records of the source that got through a plan that had too many, a second.
 
     A batch waits for its last task, so that late batches tell. In real-time mode each task goes on
     at its own pace, until long after the run the buffers of the slowest are full and hold back the
-    others: so it is told by the busiest task of the busiest step. It took ``busy/service`` records,
-    which are its known share of all.
+    others: so it is told by the chains of which a task always has work. How long such a task works
+    for a record of the source follows from what its steps take now, and from its share of all
+    records, as it was known before some of them were held up; the slowest holds up the flow.
     """
-    if batches:
-        late = batches[len(batches) // 2 :]
+    if done.batches:
+        late = done.batches[len(done.batches) // 2 :]
         return sum(b.records for b in late) / sum(b.duration_ms for b in late) * 1e3
+    report = done.report
     every_s = float(report.data["interval_ms"]) / 1e3
-    end_us = report.data["origin_us"] + (WARM_UP_S + MEASURED_S - every_s) * 1e6
+    end_us = report.data["origin_us"] + (done.seconds - every_s) * 1e6
     warm = [i for i in report.intervals if not i["warm_up"] and i["start_us"] <= end_us]
-    each = Router(profile).loads(profile.plan, 1.0).entering
-    busy = {name: fmean(i["steps"][name]["utilisation"] for i in warm) for name in each}
-    busiest = max(busy, key=busy.__getitem__)
-    service_ms = fmean(i["steps"][busiest]["service_mean_ms"] for i in warm)
-    took_per_s = busy[busiest] / service_ms * 1e3
-    return took_per_s / float(each[busiest].max())
+    each = Router(known).loads(known.plan, 1.0).entering
+
+    def mean(name: str, what: str) -> float:
+        return fmean(i["steps"][name][what] for i in warm if name in i["steps"])
+
+    busy = {chain: sum(mean(name, "utilisation") for name in chain) for chain in known.plan.chains}
+    full = [chain for chain in busy if busy[chain] >= min(FULL, max(busy.values()))]
+    work_ms = [sum(each[name] * mean(name, "service_mean_ms") for name in chain) for chain in full]
+    return 1e3 / max(float(np.max(task)) for task in work_ms)
 
 
 def _into(name: str, intervals: list[dict[str, Any]]) -> int:
@@ -235,7 +275,8 @@ def _overloaded(spark: SparkSession, topology: Topology, shape: Shape, first: Pr
     """Give a plan more than the first profile says that it can take."""
     known = replace(first, plan=completed(shape.plan(topology), first))
     rate = OVERLOAD * capacity(known).saturation_per_s
-    return Overload(topology.name, known, _run(spark, topology, shape, rate).done_per_s)
+    through_per_s = _through_per_s(_run(spark, topology, shape, rate), known)
+    return Overload(topology.name, known, through_per_s)
 
 
 def _misplaced(spark: SparkSession) -> int:

@@ -69,6 +69,31 @@ def run(
 
 
 @app.command()
+def repartition(
+    target: Annotated[str, typer.Argument(metavar="FILE:FLOW", help="Where the flow stands.")],
+    *,
+    partitions: Annotated[int, typer.Option(help="How many partitions its state shall have.")],
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Spread the state of a flow that is stopped over another number of partitions."""
+    from tailrace.spark import running  # noqa: PLC0415 - commands import what they need
+
+    settings = _settings(conf)
+    with _kept_off_stdout(as_json):
+        flow = running.find_flow(target)
+        before = running.repartition(flow, partitions, master=master, settings=settings)
+    if as_json:
+        print_json({"partitions": partitions, "before": before})
+        return
+    for name, number in before.items():
+        typer.echo(f"{name}: {number} partitions before, {partitions} now")
+    if not before:
+        typer.echo(f"All state has {partitions} partitions already.")
+
+
+@app.command()
 def demo(
     seconds: Annotated[float, typer.Option(help="How long each side runs.")] = 50.0,
     baseline: Annotated[bool, typer.Option(help="Run plain Spark beside it.")] = True,
@@ -140,22 +165,30 @@ def validate(
     again: Annotated[
         Path | None, typer.Option(help="Run nothing: judge the runs of this result once more.")
     ] = None,
+    anew: Annotated[
+        list[str] | None, typer.Option(help="With --again: run this topology anew, though.")
+    ] = None,
     out: OutFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Run known topologies, predict each run from the others, and say how right that was."""
     from tailrace.bench import validate as validation  # noqa: PLC0415 - brings Spark along
 
+    if anew and again is None:
+        raise InputError("--anew replaces runs of a result: name that with --again FILE.")
     if again is None:
         _measured(validation, quick=quick, out=out, as_json=as_json)
         return
     _check_file(out)
     try:
-        result = validation.again(json.loads(again.read_text("utf-8")))
+        before = json.loads(again.read_text("utf-8"))
+        result = validation.again(before)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"There are no runs to judge in {again}: name what 'tailrace validate --out' wrote."
         ) from error
+    if anew:
+        result = validation.again(before, anew)
     _show(validation, result, out=out, as_json=as_json)
 
 

@@ -18,6 +18,7 @@ from tailrace.goals import SOURCE
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
 from tailrace.policy import batching, chaining, feasibility
 from tailrace.policy.decision import Observation, Reading
+from tailrace.profile.clock import Forward
 from tailrace.profile.interval import Interval, Intervals
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ to cut the batches, or a backlog that one of them works off, must not move the p
 RECENT_US = 1_000_000
 RECENT_BATCHES = 64
 """How far back the rate of the moment is taken from, in time and in batches."""
+
+SETTLING_US = 8_000_000
+"""Executors that have just come run their first batches slower than all later ones: for so long,
+what a batch takes is no reason for still more of them."""
 
 LEAST_POINTS = 5
 """Batches that a model must rest on before it may call a constraint impossible."""
@@ -81,6 +86,7 @@ class BatchController(Controller[Interval, Intervals]):
         self.scaling = scaling
         self.executor_cores = None if scaling is None else scaling.limits.cores
         self._interval: Interval | None = None
+        self._forward = Forward()
         self._points: deque[BatchPoint] = deque(maxlen=HISTORY)
         self._ratios = _no_ratios()
         self._seen: Observation | None = None
@@ -88,6 +94,7 @@ class BatchController(Controller[Interval, Intervals]):
 
     def on_batch(self, batch: BatchMeasure) -> Plan:
         """Take in a finished batch; the plan for the next one."""
+        batch = self._forward(batch)
         self.log.batches += 1
         self.recording.add_batch(batch)
         if batch.slots != self._slots:
@@ -108,16 +115,19 @@ class BatchController(Controller[Interval, Intervals]):
     def _tells(self, batch: BatchMeasure) -> bool:
         """Whether a batch says something of the plan to come.
 
-        Not if it ran under other chains, nor while executors start or stop: that takes the
-        machine's time, and what a batch then takes is no reason for still more of them. Unless
-        there is nothing else to learn from.
+        Not if it ran under other chains, nor while executors start, stop or are new: that takes
+        the machine's time. Unless there is nothing else to learn from.
         """
         same = (batch.plan.chains, batch.plan.partitions) == (
             self.plan.chains,
             self.plan.partitions,
         )
-        settled = same and not self._moving
+        settled = same and not self._moving and not self._settling(batch.planned_us)
         return settled or (not self._points and batch.plan.chains == self.plan.chains)
+
+    def _settling(self, at_us: int) -> bool:
+        """Whether executors came a moment ago."""
+        return self.scaling is not None and at_us < self.scaling.grown_us + SETTLING_US
 
     def _resized(self, batch: BatchMeasure) -> None:
         """Take up executors that came or went, and carry over what the model had learnt."""
@@ -125,6 +135,8 @@ class BatchController(Controller[Interval, Intervals]):
         if self.scaling is None:
             return
         self.scaling.moved_us = batch.ended_us
+        if before and batch.slots > before:
+            self.scaling.grown_us = batch.ended_us
         self.plan = self.scaling.fitted(self.plan, batch.slots)
         if before and batch.records:
             work_ms = self.scaling.busy_ms(batch) / batch.records * (batch.slots / before)
@@ -159,7 +171,8 @@ class BatchController(Controller[Interval, Intervals]):
         ran_ms, rate = interval.shares[-1].batch.plan.interval_ms, interval.rate_per_s
         self.model = self.log.model = fit(list(self._points), _half_life(interval))
         predicted = self.model.latency_ms(ran_ms, rate, self.interval_ms, None)
-        if 0 < predicted < math.inf and not self._moving:
+        settled = not self._moving and not self._settling(interval.start_us)
+        if 0 < predicted < math.inf and settled:
             self._ratios.append(interval.latency_ms.mean / predicted)
         batches, cpu_ms = batching.saving(self.model, rate, ran_ms, interval.every_ms)
         saved = self.log.saving
@@ -169,7 +182,8 @@ class BatchController(Controller[Interval, Intervals]):
         """Act on the newest interval; one batch may close several, and is one piece of news."""
         observation = self._seen = self._observe(interval, model)
         enough = len(self._points) >= LEAST_POINTS
-        self._suspect(feasibility.assess(observation) if enough else ())
+        reach = observation if self.scaling is None else self.scaling.within_reach(observation)
+        self._suspect(feasibility.assess(reach) if enough else ())
         if self.mode is Mode.OBSERVE:
             return
         for decide in POLICIES:

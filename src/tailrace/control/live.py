@@ -20,6 +20,7 @@ from tailrace.plan import chain_name
 from tailrace.policy import chaining, handover
 from tailrace.policy.backend import RealTimeCosts
 from tailrace.policy.decision import Decision
+from tailrace.policy.realtime import ChainLoad, PathReading, RealTimeObservation
 from tailrace.policy.scaling import tasks
 from tailrace.profile.live import LiveInterval, LiveIntervals, Sighting, Stretch
 
@@ -106,7 +107,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         self._gaps_ms: deque[float] = deque(maxlen=GAPS)
         self._newest_batch = -1
         self._deviations = deque([USUAL_DEVIATION] * DEVIATIONS, maxlen=DEVIATIONS)
-        self._seen: handover.RealTimeObservation | None = None
+        self._seen: RealTimeObservation | None = None
         self._recent: dict[tuple[str, int], deque[Stretch]] = {}
 
     def hear(self, said: Sighting | Stretch) -> None:
@@ -193,7 +194,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
             loads = replace(loads, plan=self.plan)
             self._act(tasks.decide(loads, self.constraints, self._source_tasks), now_us)
 
-    def _hurry(self, seen: handover.RealTimeObservation, now_us: int) -> None:
+    def _hurry(self, seen: RealTimeObservation, now_us: int) -> None:
         """Shorten lifetimes at once when a rate rises, not only when the interval is over."""
         rises = self._rises(seen, now_us)
         if self.mode is Mode.OBSERVE or not rises:
@@ -204,7 +205,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         if all(ms <= present.get(name, 0.0) for name, ms in decision.lifetimes_ms.items()):
             self._set(decision, self.plan, now_us)
 
-    def _rises(self, observation: handover.RealTimeObservation, now_us: int) -> dict[str, float]:
+    def _rises(self, observation: RealTimeObservation, now_us: int) -> dict[str, float]:
         """Where rates go that were clearly above the known ones in the last half second."""
         with self._lock:
             recent = {place: list(stretches) for place, stretches in self._recent.items()}
@@ -258,12 +259,12 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
             sink_ms=whole.sink_ms if whole else 0.0,
         )
 
-    def _observe(self, interval: LiveInterval) -> handover.RealTimeObservation:
+    def _observe(self, interval: LiveInterval) -> RealTimeObservation:
         handed, steps = interval.hand_overs(), interval.steps()
         work = {name: step.calls.line() for name, step in steps.items()}
         computed = {name: step.cpu_ms for name, step in steps.items()}
         names = [chain for chain in self.plan.chains if chain_name(chain) in handed]
-        return handover.RealTimeObservation(
+        return RealTimeObservation(
             tuple(self._reading(constraint, interval) for constraint in self.constraints),
             tuple(
                 self._load(chain, handed[chain_name(chain)], work, computed, interval.every_ms)
@@ -282,12 +283,12 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         work: Mapping[str, tuple[float, float]],
         computed: Mapping[str, float],
         every_ms: float,
-    ) -> handover.ChainLoad:
+    ) -> ChainLoad:
         name = chain_name(chain)
         overhead_ms = handed.cpu_ms - sum(computed.get(step, 0.0) for step in chain)
         fixed_ms = (overhead_ms - PER_RECORD_MS * handed.records) / max(1, handed.handovers)
         fixed_ms += sum(work[step][0] for step in chain if step in work)
-        return handover.ChainLoad(
+        return ChainLoad(
             name,
             handed.busiest / every_ms * 1e3,
             self.plan.lifetimes_ms.get(name, 0.0),
@@ -298,7 +299,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
             {step: work[step][1] if step in work else 0.0 for step in chain},
         )
 
-    def _reading(self, constraint: Constraint, interval: LiveInterval) -> handover.PathReading:
+    def _reading(self, constraint: Constraint, interval: LiveInterval) -> PathReading:
         """What a constraint measured last, and the hand-overs and hops that lie on its path."""
         path = self._paths[constraint]
         seen = {chain_name(c) for c in self.plan.chains} & set(interval.hand_overs())
@@ -312,7 +313,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         latest = self._latest.get(constraint)
         sink_ms = interval.breakdown_ms().get("sink", 0.0) if is_sink(path[-1]) else 0.0
         value_ms = None if latest is None else latest[0].value_ms
-        return handover.PathReading(constraint, value_ms, chains, hops, 0.0, max(0.0, sink_ms))
+        return PathReading(constraint, value_ms, chains, hops, 0.0, max(0.0, sink_ms))
 
 
 def _recent_rate(stretches: list[Stretch], known_per_s: float) -> float:

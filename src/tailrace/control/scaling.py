@@ -46,6 +46,7 @@ class Scaling:
         self.limits = limits
         self.refused: str | None = None
         self.moved_us = 0
+        self.grown_us = -math.inf
         self.needed: int | None = None
         self._graph = graph
         self._scaled = {step.name: step.scale for step in graph.steps if step.scale}
@@ -66,6 +67,10 @@ class Scaling:
             if not self._graph.step(name).keyed_by
         }
         return replace(plan, partitions=plan.partitions | fit)
+
+    def within_reach(self, seen: Observation) -> Observation:
+        """The same on as many slots as all executors have that may be asked for."""
+        return replace(seen, slots=max(seen.slots, self._ceiling * self.limits.cores))
 
     def busy_ms(self, batch: BatchMeasure) -> float:
         """How long tasks were busy with the records of a batch, by those that share them."""

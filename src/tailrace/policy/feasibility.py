@@ -54,11 +54,24 @@ def _from_source(observation: Observation, reading: Reading) -> Impossible | Non
     best_ms = reading.fixed_ms + ratio * model.floor_ms(rate, goal.every_ms, goal.quantile)
     if best_ms <= goal.bound_ms:
         return None
-    room_ms = (goal.bound_ms - reading.fixed_ms) / ratio
-    highest = model.highest_rate_per_s(room_ms, goal.every_ms, goal.quantile)
+    highest = _highest_per_s(model, reading, rate, ratio)
     if highest == 0 or model.utilisation(rate) < 0.5:
         return _batch_too_dear(reading, model, best_ms, highest)
     return _work_too_much(observation, reading, model, best_ms, highest)
+
+
+def _highest_per_s(model: BatchModel, reading: Reading, rate: float, ratio: float) -> float:
+    """The highest rate that keeps the bound, for the remedy.
+
+    While a backlog is worked off latencies exceed the model's, and that is no error of the model.
+    So where the model alone says that the present rate is too high, it alone says what is not.
+    """
+    goal = reading.constraint
+    room_ms = goal.bound_ms - reading.fixed_ms
+    alone = model.highest_rate_per_s(room_ms, goal.every_ms, goal.quantile)
+    if 0 < alone < rate:
+        return alone
+    return model.highest_rate_per_s(room_ms / ratio, goal.every_ms, goal.quantile)
 
 
 def _batch_too_dear(

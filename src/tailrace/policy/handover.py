@@ -9,36 +9,24 @@ set at once, to the longest that every constraint affords and that still saves s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tailrace.errors import ConstraintError
-from tailrace.model.realtime import Boundary, FlowModel, HandOver, HandOverModel
-from tailrace.plan import FLUSH_MS
 from tailrace.policy.batching import Channel, SequenceBound, Subtask, adjust_lifetimes
-from tailrace.policy.decision import Alternative, Impossible
+from tailrace.policy.decision import Alternative
+from tailrace.policy.realtime import LONGEST_FLUSH_MS, SHORTEST_BATCH_MS, SHORTEST_FLUSH_MS
+from tailrace.policy.realtime_feasibility import assess
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tailrace.goals import Constraint
+    from tailrace.model.realtime import Boundary, FlowModel
+    from tailrace.policy.decision import Impossible
+    from tailrace.policy.realtime import ChainLoad, PathReading, RealTimeObservation
 
 POLICY = "handover"
-
-SHORTEST_BATCH_MS = 5_000.0
-"""Spark refuses shorter real-time batches unless told otherwise, and gaps would dominate."""
-
-SHORTEST_FLUSH_MS = FLUSH_MS
-LONGEST_FLUSH_MS = 50.0
-"""How often the buffers of a shuffle are swept: from once a millisecond to Spark's default."""
-
-HAND_OVER = "hand-over"
-SHUFFLE = "shuffle"
-GAP = "gap"
-SINK_TIME = "sink"
-OUTSIDE = "outside of chains"
 
 _LEAST_MARGIN = 0.15  # a mean of 10 ms is made of a few, and moved by each wake-up that comes late
 _MOST_MARGIN = 0.25
@@ -46,86 +34,6 @@ _WORST_MARGIN = 0.03
 _WORTH_RAISING = 0.10
 _FLUSH_SHARE = 0.04
 _MOST_SURPRISE = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class ChainLoad:
-    """The hand-over to one chain, as measured in the last interval.
-
-    ``rate_per_s`` is that of its busiest task. ``wait_ms`` is the mean time in the open batch and
-    ``records`` the mean size of a batch, None when none came. ``fixed_ms`` and ``per_record_ms``
-    are the costs of handing over alone, None until they are known; ``steps_ms`` holds the time
-    that each step of the chain takes for a record.
-    """
-
-    chain: str
-    rate_per_s: float
-    lifetime_ms: float
-    wait_ms: float | None = None
-    records: float | None = None
-    fixed_ms: float | None = None
-    per_record_ms: float | None = None
-    steps_ms: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-
-    @property
-    def work_ms(self) -> float:
-        """What the steps of the chain take for a record."""
-        return math.fsum(self.steps_ms.values())
-
-    @property
-    def model(self) -> HandOverModel | None:
-        """What keeps Python busy: handing over and the steps."""
-        if self.fixed_ms is None or self.per_record_ms is None:
-            return None
-        return HandOverModel(self.fixed_ms, self.per_record_ms + self.work_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class PathReading:
-    """What a constraint measured last, None when no record came, and what lies on its path.
-
-    ``chains`` are the ones whose hand-over counts, ``hops`` the shuffles between them,
-    ``steps_ms`` the time in steps outside of chains, ``sink_ms`` the time after the last step, 0
-    where the path ends before the sink.
-    """
-
-    constraint: Constraint
-    value_ms: float | None
-    chains: tuple[str, ...]
-    hops: int = 0
-    steps_ms: float = 0.0
-    sink_ms: float = 0.0
-
-    @property
-    def violated(self) -> bool:
-        """Whether the bound was missed."""
-        return self.value_ms is not None and self.value_ms > self.constraint.bound_ms
-
-
-@dataclass(frozen=True, slots=True)
-class RealTimeObservation:
-    """What the policy may look at: the constraints, the hand-overs, and what is set now.
-
-    ``noise`` is the relative spread of measured over predicted latency between intervals.
-    ``rising`` is set where rates are those of the moment and higher than those of the interval.
-    ``recovery_ms`` is how long a crash may take to make good, which is one real-time batch.
-    """
-
-    readings: tuple[PathReading, ...]
-    chains: tuple[ChainLoad, ...]
-    flush_ms: float = SHORTEST_FLUSH_MS
-    gap_ms: float = 50.0
-    length_ms: float = SHORTEST_BATCH_MS
-    noise: float = 0.0
-    recovery_ms: float = 60_000.0
-    rising: bool = False
-
-    def chain(self, name: str) -> ChainLoad:
-        """The chain of that name."""
-        found = next((chain for chain in self.chains if chain.chain == name), None)
-        if found is None:
-            raise ConstraintError(f"There is no chain '{name}' to bound: name chains that run.")
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +104,7 @@ def risen(
     after = replace(observation, chains=tuple(chains), rising=rising)
     readings = []
     for reading, surprise_ms in zip(observation.readings, surprises_ms, strict=True):
-        expected_ms = _expected_ms(after, reading)
+        expected_ms = after.expected_ms(reading)
         if reading.value_ms is None or expected_ms is None or math.isinf(expected_ms):
             readings.append(reading)
         else:
@@ -213,21 +121,10 @@ def deviation(observation: RealTimeObservation) -> float | None:
         abs(reading.value_ms / expected_ms - 1)
         for reading in observation.readings
         if reading.value_ms is not None
-        and (expected_ms := _expected_ms(observation, reading)) is not None
+        and (expected_ms := observation.expected_ms(reading)) is not None
         and 0 < expected_ms < math.inf
     ]
     return max(found, default=None)
-
-
-def assess(observation: RealTimeObservation) -> tuple[Impossible, ...]:
-    """The constraints that even lifetime 0 cannot keep, with what dominates and a remedy.
-
-    Those that hold between batch boundaries but not across one are named too, with the share of
-    windows that this concerns.
-    """
-    known = (r for r in observation.readings if _flow(observation, r) is not None)
-    judged = (_impossible(observation, reading) for reading in known)
-    return tuple(impossible for impossible in judged if impossible is not None)
 
 
 def _as_published(
@@ -354,44 +251,23 @@ def _flush_ms(observation: RealTimeObservation, bounded: Iterable[PathReading]) 
     return float(math.floor(min(max(min(shares), SHORTEST_FLUSH_MS), LONGEST_FLUSH_MS)))
 
 
-def _flow(observation: RealTimeObservation, reading: PathReading) -> FlowModel | None:
-    """The path of a constraint under the present waits; None when a cost is not known."""
-    hand_overs = []
-    for chain in (observation.chain(name) for name in reading.chains):
-        model = chain.model
-        if model is None:
-            return None
-        hand_overs.append(HandOver(model, chain.rate_per_s, chain.lifetime_ms))
-    return FlowModel(
-        tuple(hand_overs), reading.hops, observation.flush_ms, reading.steps_ms, reading.sink_ms
-    )
-
-
 def _surprise_ms(observation: RealTimeObservation, reading: PathReading) -> float:
     """What was measured beyond the prediction, which is expected to stay.
 
     Up to half of the bound: above that it was a burst, which shorter lifetimes do not cure.
     """
-    expected_ms = _expected_ms(observation, reading)
+    expected_ms = observation.expected_ms(reading)
     if expected_ms is None or reading.value_ms is None:
         return 0.0
     most_ms = _MOST_SURPRISE * reading.constraint.bound_ms
     return min(max(0.0, reading.value_ms - expected_ms), most_ms)
 
 
-def _expected_ms(observation: RealTimeObservation, reading: PathReading) -> float | None:
-    """What the constraint should measure under the present waits; None when costs are missing."""
-    goal, flow = reading.constraint, _flow(observation, reading)
-    if flow is None:
-        return None
-    return flow.statistic_ms(goal.quantile, goal.every_ms, _boundary(observation, reading))
-
-
 def _demand(observation: RealTimeObservation, reading: PathReading, surprise_ms: float) -> _Demand:
     """The longest lifetimes of one path that keep its aims."""
-    goal, flow = reading.constraint, _flow(observation, reading)
+    goal, flow = reading.constraint, observation.flow(reading)
     assert flow is not None  # noqa: S101 - decide asks for models before it comes here
-    boundary = _boundary(observation, reading)
+    boundary = observation.boundary(reading)
     at_once = flow.with_lifetimes([0.0] * len(reading.chains))
     if at_once.statistic_ms(goal.quantile, goal.every_ms, boundary) > goal.bound_ms:
         boundary = None
@@ -406,13 +282,6 @@ def _demand(observation: RealTimeObservation, reading: PathReading, surprise_ms:
         found.append(longest)
     lifetimes = {name: min(ms) for name, *ms in zip(reading.chains, *found, strict=True)}
     return _Demand(reading, flow, margin, surprise_ms, boundary, lifetimes)
-
-
-def _boundary(observation: RealTimeObservation, reading: PathReading) -> Boundary | None:
-    """Only records that come from the source meet a gap; the others are past it."""
-    if not reading.constraint.from_source or observation.gap_ms <= 0:
-        return None
-    return Boundary(observation.gap_ms, observation.length_ms)
 
 
 def _strain(demand: _Demand) -> float:
@@ -430,115 +299,6 @@ def _cores(observation: RealTimeObservation, lifetimes_ms: Mapping[str, float]) 
         for chain in observation.chains
         if chain.model is not None
     )
-
-
-def _impossible(observation: RealTimeObservation, reading: PathReading) -> Impossible | None:
-    goal = reading.constraint
-    flow = _flow(replace(observation, flush_ms=SHORTEST_FLUSH_MS), reading)
-    assert flow is not None  # noqa: S101 - assess leaves out paths without a model
-    flow = flow.with_lifetimes([0.0] * len(reading.chains))
-    best_ms = flow.statistic_ms(goal.quantile, goal.every_ms)
-    if math.isinf(best_ms):
-        return _overloaded(observation, reading)
-    if best_ms > goal.bound_ms:
-        return _too_slow(observation, reading, flow, best_ms)
-    boundary = _boundary(observation, reading)
-    if boundary is None:
-        return None
-    across_ms = flow.statistic_ms(goal.quantile, goal.every_ms, boundary)
-    return _gap_too_long(goal, boundary, across_ms) if across_ms > goal.bound_ms else None
-
-
-def _overloaded(observation: RealTimeObservation, reading: PathReading) -> Impossible:
-    """A chain whose task cannot keep up at all."""
-    found = [(chain, chain.model) for chain in map(observation.chain, reading.chains)]
-    known = [(chain, model) for chain, model in found if model is not None]
-    chain, model = max(known, key=lambda pair: pair[0].rate_per_s / pair[1].highest_rate_per_s)
-    most = show_rate(model.highest_rate_per_s)
-    element = max(chain.steps_ms, key=chain.steps_ms.__getitem__, default=HAND_OVER)
-    if chain.work_ms < (chain.per_record_ms or 0.0):
-        element = HAND_OVER
-    blame = "handing over" if element == HAND_OVER else f"step '{element}'"
-    tasks = math.ceil(chain.rate_per_s / model.highest_rate_per_s / 0.9)
-    reason = (
-        f"A task of chain '{chain.chain}' gets {show_rate(chain.rate_per_s)} and can take less "
-        f"than {most}, mostly because of {blame}, so its backlog grows without end."
-    )
-    remedy = f"Give the chain {tasks} tasks for each one it has, or send less than {most} to it."
-    return Impossible(reading.constraint, element, math.inf, reason, remedy)
-
-
-_KINDS = {
-    HAND_OVER: "hand-overs",
-    SHUFFLE: "the shuffles",
-    SINK_TIME: "the sink",
-    OUTSIDE: "steps outside of chains",
-}
-_REMEDIES = {
-    HAND_OVER: "Chain the steps so that there are fewer hand-overs",
-    SHUFFLE: "Take a shuffle out of the path",
-    SINK_TIME: "Use a sink that shows its results sooner",
-    OUTSIDE: "Make the steps outside of chains faster",
-}
-
-
-def _too_slow(
-    observation: RealTimeObservation, reading: PathReading, flow: FlowModel, best_ms: float
-) -> Impossible:
-    """Shipping at once is not enough: name the part that takes the most."""
-    goal = reading.constraint
-    parts = _parts(observation, reading, flow)
-    element = max(parts, key=parts.__getitem__)
-    best, bound = show_duration(best_ms), show_duration(goal.bound_ms)
-    blame = _KINDS.get(element, f"step '{element}'")
-    reason = (
-        f"Even when records are handed over at once the {goal.statistic} is {best}, above "
-        f"{bound}, and {show_duration(parts[element])} of that is for {blame}."
-    )
-    repair = _REMEDIES.get(element, f"Make step '{element}' faster or give it more tasks")
-    return Impossible(goal, element, best_ms, reason, f"{repair}, or loosen the bound to {best}.")
-
-
-def _parts(
-    observation: RealTimeObservation, reading: PathReading, flow: FlowModel
-) -> dict[str, float]:
-    """Where the mean latency of a path goes; a chain's share is split by what keeps it busy."""
-    parts = {
-        HAND_OVER: 0.0,
-        SHUFFLE: flow.hops * flow.flush_ms / 2,
-        SINK_TIME: reading.sink_ms,
-        OUTSIDE: reading.steps_ms,
-    }
-    for name, hand_over in zip(reading.chains, flow.hand_overs, strict=True):
-        chain, spent_ms = observation.chain(name), hand_over.latency().mean_ms
-        records = hand_over.model.records(hand_over.rate_per_s, hand_over.lifetime_ms)
-        per_busy = spent_ms * records / hand_over.model.service_ms(records)
-        for step, step_ms in chain.steps_ms.items():
-            parts[step] = parts.get(step, 0.0) + step_ms * per_busy
-        parts[HAND_OVER] += spent_ms - chain.work_ms * per_busy
-    return parts
-
-
-def _gap_too_long(goal: Constraint, boundary: Boundary, across_ms: float) -> Impossible:
-    """The bound holds between batch boundaries, but not in a window that has one."""
-    share = boundary.share_of_windows(goal.every_ms)
-    gap, every = show_duration(boundary.gap_ms), show_duration(goal.every_ms)
-    in_gap = boundary.gaps_in(goal.every_ms) * boundary.gap_ms / goal.every_ms
-    beyond = (
-        f", as {in_gap:.3g} of its records come in it and only {1 - goal.quantile:.3g} may be late"
-        if goal.quantile is not None and in_gap > 1 - goal.quantile
-        else ""
-    )
-    reason = (
-        f"Nothing flows for {gap} between two real-time batches, so in the {share:.0%} of windows "
-        f"of {every} that hold such a gap the {goal.statistic} is {show_duration(across_ms)}, "
-        f"above {show_duration(goal.bound_ms)}{beyond}."
-    )
-    remedy = (
-        f"Allow a longer recovery than {show_duration(boundary.length_ms)} to have fewer gaps, "
-        f"a longer span than {every}, or a bound of {show_duration(across_ms)}."
-    )
-    return Impossible(goal, GAP, across_ms, reason, remedy)
 
 
 def _reason(
@@ -559,7 +319,7 @@ def _reason(
             f"{show_duration(busiest.model.per_record_ms)} a record; "
         )
     across = ""
-    if tightest.boundary is None and _boundary(observation, tightest.reading) is not None:
+    if tightest.boundary is None and observation.boundary(tightest.reading) is not None:
         length = show_duration(observation.length_ms)
         across = f", but not in windows with a batch boundary, which comes only every {length}"
     if math.isinf(value_ms):

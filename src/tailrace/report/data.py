@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 class Usage:
     """What a run used: wall time, the slots that it held, and CPU time of all its processes.
 
-    ``core_seconds`` is slots times seconds: what the run would be charged for.
+    ``core_seconds`` is slots times seconds: what the run would be charged for. ``joules`` are those
+    of the driver's machine, with whatever else ran there; None where it does not show them.
     """
 
     elapsed_s: float
     core_seconds: float
     cpu_s: float
+    joules: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ def report_of(
             "latency_ms": _latency(warm, controller.log.older),
             "core_seconds": round(usage.core_seconds, 2),
             "cpu_seconds": round(usage.cpu_s, 2),
+            "energy_joules": None if usage.joules is None else round(usage.joules, 1),
             "elapsed_s": round(usage.elapsed_s, 2),
             "saving": {
                 "batches": round(controller.log.saving.batches, 1),
@@ -128,16 +131,7 @@ def _scaling(history: list[IntervalRecord], cores: int | None) -> dict[str, Any]
     """How the number of executors was kept, where it was decided here."""
     if cores is None or not history:
         return None
-    found = saso(sized_steps(history, cores), cores=cores)
-    over = found.overshoot_mean
-    return {
-        "reconfigurations": found.reconfigurations,
-        "violations": found.violations,
-        "settling_s": round(found.settling_s, 1),
-        "overshoot": None if over is None else round(over, 2),
-        "mean_executors": round(found.mean_size, 2),
-        "core_seconds": round(found.core_seconds, 1),
-    }
+    return saso(sized_steps(history, cores), cores=cores).as_json()
 
 
 def _share(verdicts: list[Verdict]) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from rich.table import Table
@@ -114,6 +114,18 @@ class Saso:
     def violation_share(self) -> float:
         """The share of steps that missed their goal."""
         return self.violations / self.steps
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures as plain data."""
+        over = self.overshoot_mean
+        return {
+            "reconfigurations": self.reconfigurations,
+            "violations": self.violations,
+            "settling_s": round(self.settling_s, 1),
+            "overshoot": None if over is None else round(over, 2),
+            "mean_executors": round(self.mean_size, 2),
+            "core_seconds": round(self.core_seconds, 1),
+        }
 
 
 def saso(steps: Sequence[Sized], *, cores: int = 1, change: float = CHANGE) -> Saso:

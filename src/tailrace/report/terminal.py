@@ -158,6 +158,8 @@ def _numbers(report: Report, baseline: Report | None) -> Table:
         ("core-seconds", lambda r: f"{r.data['core_seconds']:.1f}"),
         ("batches", lambda r: f"{r.data['batches']:,}"),
     ]
+    if report.data.get("energy_joules") is not None:
+        rows.append(("energy", lambda r: f"{r.data['energy_joules'] or 0:,.0f} J"))
     columns = {"this run": report} | ({"plain Spark": baseline} if baseline else {})
     table = _table("in numbers", *columns)
     for name, shown in rows:

@@ -2,7 +2,7 @@
 
 After every task PySpark's daemon makes the worker collect its garbage, which walks through all
 that pyarrow, pandas and numpy brought along: about 13 ms, just when the next batch
-wants the worker. What is there after the first task stays for good, so it is frozen out of the
+wants the worker. What is there after the first few tasks stays for good, so it is frozen out of the
 collection. And a worker whose JVM has gone away ends quietly instead of with a stack trace.
 
 A chain in real-time mode says so in its environment (``HandOver.java``). PySpark would read its
@@ -31,6 +31,9 @@ _GONE = 1
 HAND_OVER = "TAILRACE_HAND_OVER"
 _BUFFER = 1 << 17
 
+_FREEZES = 3
+"""After so many tasks what they load is there; the second still brings what it needs to go on."""
+
 
 def worker(sock: socket, authenticated: bool) -> int:
     """Run one task as PySpark does, then keep what it loaded out of garbage collection."""
@@ -40,9 +43,17 @@ def worker(sock: socket, authenticated: bool) -> int:
         code: int = _run_task(sock, authenticated)
     except BrokenPipeError:
         return _GONE
-    if gc.get_freeze_count() == 0:
-        gc.freeze()
+    _freeze()
     return code
+
+
+def _freeze() -> None:
+    """Keep what is there now out of all later collections, after the first few tasks."""
+    global _FREEZES  # noqa: PLW0603 - a worker is a process, and this is its memory of itself
+    if _FREEZES:
+        _FREEZES -= 1
+        gc.collect()
+        gc.freeze()
 
 
 def _read_and_work() -> None:

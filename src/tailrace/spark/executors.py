@@ -6,7 +6,7 @@ asked for is held against what came, and a wish that stays open is reported.
 
 An executor that has just come is cold: its first task starts Python and loads thousands of
 classes, which takes seconds, and a batch waits for its last task. So a new executor is first given
-tasks that do all that and nothing else, on every slot it has. They keep batches off it meanwhile.
+tasks that do all that and nothing else, on every slot it has. Batches are kept off it until then.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark.settings import conf_of
+from tailrace.spark.sinks import compute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,10 +90,12 @@ class Executors:
         there = self.there()
         for new in set(there) - self._known:
             self._known.add(new)
-            if self.warm_up is not None:
-                self._warming.add(new)
-                how = (new, self.warm_up)
-                threading.Thread(target=self._warmed, args=how, daemon=True).start()
+            if self.warm_up is None:
+                self._jvm.tailrace.Fleet.release(self._context, new)
+                continue
+            self._warming.add(new)
+            how = (new, self.warm_up)
+            threading.Thread(target=self._warmed, args=how, daemon=True).start()
         return tuple(one for one in there if one not in self._warming)
 
     def _warmed(self, new: str, warm_up: Callable[[str], None]) -> None:
@@ -102,6 +105,7 @@ class Executors:
         except (Py4JError, PySparkException) as error:
             _LOG.info("Executor %s was not warmed up: %s", new, error)
         finally:
+            self._jvm.tailrace.Fleet.release(self._context, new)
             self._warming.discard(new)
 
     def ask_for(self, total: int) -> None:
@@ -167,10 +171,10 @@ def warmer(spark: SparkSession, cores: int, functions: tuple[object, ...]) -> Ca
         return batches
 
     def warm_up(executor: str) -> None:
+        spark.sparkContext.setLocalProperty(jvm.tailrace.Fleet.WARMS, executor)
         for _ in range(WARM_UPS):
             nothing = jvm.tailrace.Fleet.nothingOn(session._jsparkSession, executor, cores)
-            made = DataFrame(nothing, spark).mapInArrow(held, "x int")
-            made.write.format("noop").mode("overwrite").save()
+            compute(DataFrame(nothing, spark).mapInArrow(held, "x int"))
 
     return warm_up
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.goals import is_sink
 from tailrace.plan import FLUSH_MS, chain_name
-from tailrace.policy import handover
+from tailrace.policy.realtime import SHORTEST_BATCH_MS
 from tailrace.spark.backend import Backend, Job, now_us
 from tailrace.spark.beacon import Beacon
 from tailrace.spark.chain import TAG
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
 
-SHORTEST_BATCH_MS = handover.SHORTEST_BATCH_MS
 
 LONGEST_END_S = 10.0
 """How long a batch may take to end before its time. A reader of Kafka that gets no records cannot

@@ -24,6 +24,7 @@ from tailrace.errors import FlowFailed, InputError, TailraceError
 from tailrace.plan import Plan
 from tailrace.report.data import Report
 from tailrace.report.terminal import LiveView
+from tailrace.spark import repartition as respreading
 from tailrace.spark.failures import explained
 from tailrace.spark.flow import Flow
 from tailrace.spark.interrupt import ctrl_c
@@ -137,6 +138,23 @@ def run(
         with ctrl_c() as asked_to_end:
             _watch(running, seconds, asked_to_end)
             return running.stop()
+    finally:
+        if not borrowed:
+            spark.stop()
+
+
+def repartition(
+    flow: Flow,
+    partitions: int,
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> dict[str, int]:
+    """Spread the state of a flow anew, in a session for just that."""
+    borrowed = SparkSession.getActiveSession() is not None
+    spark = session(flow.name, master=master, settings=settings)
+    try:
+        return respreading.repartition(flow, spark, partitions)
     finally:
         if not borrowed:
             spark.stop()

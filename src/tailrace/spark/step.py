@@ -26,6 +26,7 @@ from tailrace.spark.chain import LAST, READ, TAG, Chain
 from tailrace.spark.keyed import Memory
 from tailrace.spark.link import Link
 from tailrace.state.keyed import initial_maker
+from tailrace.state.partitions import home_of
 from tailrace.units import duration_ms, size_bytes
 
 if TYPE_CHECKING:
@@ -216,7 +217,8 @@ class Compilation:
     ``made_of`` may replace what a step made by an equal DataFrame, such as a cached one.
     ``state_directory`` is where keyed steps keep their state. With a ``beacon`` the steps are
     compiled for real-time mode: they report as they run, and records bear the time of their
-    arrival in a column that the pipeline does not see.
+    arrival in a column that the pipeline does not see. ``key_types`` gathers the Spark types of
+    the columns that keyed steps are keyed by.
     """
 
     plan: Plan | None = None
@@ -226,6 +228,7 @@ class Compilation:
     beacon: Beacon | None = None
     state_directory: Path | None = None
     applied: list[Apply] = field(default_factory=list)
+    key_types: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _made: dict[int, tuple[DataFrame, DataFrame, tuple[Link, ...]]] = field(default_factory=dict)
 
     @contextmanager
@@ -270,6 +273,9 @@ class Compilation:
                 f"Step '{name}' is keyed by {min(missing)!r}, which is not among the columns that "
                 f"reach it: {', '.join(base.columns)}."
             )
+        if step.keyed_by:
+            types = (base.schema[column].dataType for column in step.keyed_by)
+            self.key_types[name] = tuple(kind.simpleString() for kind in types)
         if self.plan is None:
             return base.repartition(*step.keyed_by) if step.keyed_by else base
         if name not in self.plan.partitions:
@@ -308,7 +314,7 @@ class Compilation:
             said.event,
             round(said.lateness_ms * 1e3),
             said.limit_bytes,
-            str(state_place(self.state_directory, apply.step.name)),
+            str(home_of(state_place(self.state_directory, apply.step.name))),
         )
 
 

@@ -80,6 +80,14 @@ def functions_of(pipeline: Pipeline, source: DataFrame) -> tuple[object, ...]:
     return tuple(apply.function for apply in compilation.applied)
 
 
+def key_types_of(pipeline: Pipeline, source: DataFrame) -> dict[str, tuple[str, ...]]:
+    """The Spark types of the columns that each keyed step is keyed by."""
+    compilation = Compilation()
+    with compilation.active():
+        outputs_of(pipeline, source)
+    return compilation.key_types
+
+
 def splits(graph: Graph) -> bool:
     """Whether records are read more than once, in a pipeline that may be run batch by batch.
 

@@ -1,4 +1,4 @@
-"""What a run uses: wall time and the CPU time of this process, its JVM and its Python workers."""
+"""What a run uses: wall time, the CPU time of all its processes here, slots, and energy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 import psutil
 
 from tailrace.report.data import Usage
+from tailrace.spark.energy import EnergyMeter
 
 LOOK_S = 5.0
 """How often a meter looks: a process that ends leaves behind what it was last seen to have used."""
@@ -55,6 +56,7 @@ class Meter:
         self._closed = threading.Event()
         self._began_s = time.monotonic()
         self._began_cpu_s = cpu_seconds()
+        self._energy = EnergyMeter()
         self._thread = threading.Thread(target=self._look, name="tailrace-usage", daemon=True)
         self._thread.start()
 
@@ -62,7 +64,8 @@ class Meter:
         """What was used since."""
         now_s = time.monotonic()
         core_s = self._held_s + self._slots * (now_s - self._held_from_s)
-        return Usage(now_s - self._began_s, core_s, cpu_seconds() - self._began_cpu_s)
+        cpu_s = cpu_seconds() - self._began_cpu_s
+        return Usage(now_s - self._began_s, core_s, cpu_s, self._energy.read())
 
     def hold(self, slots: int) -> None:
         """The run holds another number of slots from now on."""
@@ -79,3 +82,4 @@ class Meter:
     def _look(self) -> None:
         while not self._closed.wait(LOOK_S):
             cpu_seconds()
+            self._energy.read()

@@ -1,8 +1,13 @@
-"""The partitions of a step: how many its state is spread over, and which this process holds."""
+"""The partitions of a step: how many its state is spread over, where, and which are held here.
+
+A file in the directory of the step holds their number, and how often they were spread anew: each
+time into a directory of its own, which counts from the moment that the file names it.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,12 +21,48 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FILE = "partitions"
+_SPREAD = re.compile(r"(\d+)(?: (\d+))?\s*")
 
 VERSIONS_BEHIND = 3
 """A partition that is so many versions behind another one of its step runs elsewhere by now."""
 
 UNUSED_S = 1_800.0
 """A step of which no partition was asked for in so long has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Over how many partitions the state of a step is spread, for the how manieth time."""
+
+    partitions: int
+    generation: int = 0
+
+    def home(self, directory: Path) -> Path:
+        """Where the partitions are, each in a directory of its number."""
+        return directory / f"spread-{self.generation}" if self.generation else directory
+
+    def write(self, directory: Path) -> None:
+        """Make it so: from now on this counts, or, if that fails, what was before."""
+        directory.mkdir(parents=True, exist_ok=True)
+        temporary = directory / f"{_FILE}.{os.urandom(8).hex()}.tmp"
+        again = f" {self.generation}" if self.generation else ""
+        with replacing(directory / _FILE, temporary, flush=True) as file:
+            file.write(f"{self.partitions}{again}\n".encode())
+
+
+def spread_of(directory: Path) -> Spread | None:
+    """How the state of a step is spread; None if it has none."""
+    try:
+        text = (directory / _FILE).read_bytes().decode("ascii", "replace")
+    except FileNotFoundError:
+        return None
+    found = _SPREAD.fullmatch(text)
+    if not found:
+        raise FlowFailed(
+            f"The file {directory / _FILE} does not hold a number: put back a copy of the "
+            "directory, or start the flow with a new checkpoint, which loses its state."
+        )
+    return Spread(int(found[1]), int(found[2] or 0))
 
 
 def prepare(directory: Path, partitions: int) -> None:
@@ -32,30 +73,24 @@ def prepare(directory: Path, partitions: int) -> None:
     """
     fixed = partitions_of(directory)
     if fixed is None:
-        directory.mkdir(parents=True, exist_ok=True)
-        temporary = directory / f"{_FILE}.{os.urandom(8).hex()}.tmp"
-        with replacing(directory / _FILE, temporary, flush=True) as file:
-            file.write(f"{partitions}\n".encode())
+        Spread(partitions).write(directory)
     elif fixed != partitions:
         raise InputError(
             f"The state of step '{directory.name}' in {directory} is spread over {fixed} "
-            f"partitions, not {partitions}: run it with {fixed}, or start with a new checkpoint, "
-            "which loses its state."
+            f"partitions, not {partitions}: run it with {fixed}, or spread it anew with "
+            "'tailrace repartition'."
         )
 
 
 def partitions_of(directory: Path) -> int | None:
     """The number of partitions that the state of a step is spread over; None if it has none."""
-    try:
-        text = (directory / _FILE).read_bytes()
-    except FileNotFoundError:
-        return None
-    if not text.strip().isdigit():
-        raise FlowFailed(
-            f"The file {directory / _FILE} does not hold a number: put back a copy of the "
-            "directory, or start the flow with a new checkpoint, which loses its state."
-        )
-    return int(text)
+    spread = spread_of(directory)
+    return None if spread is None else spread.partitions
+
+
+def home_of(directory: Path) -> Path:
+    """Where the partitions of a step are, or will be."""
+    return (spread_of(directory) or Spread(1)).home(directory)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,94 @@
+"""Executors on demand: somebody asks for more or fewer, after a look at what that would bring.
+
+Xu 2021, chapter 2, has users scale by so many machines, as a plan that is shown before anything
+moves. Spark gives a free slot to any task that is ready, so who gets new executors is no question
+here; what they would bring is, and the model of the flow has the answer.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tailrace.errors import InputError
+from tailrace.policy.decision import Alternative
+from tailrace.policy.scaling.rules import stay, wait
+from tailrace.policy.scaling.sizing import Load, Move
+from tailrace.units import show_duration, show_rate
+
+
+class OnDemand:
+    """A scaler that moves when it is told to, and only then.
+
+    ::
+
+        executors = tr.OnDemand()
+        run = tr.Flow(..., executors=(1, 8), scaler=executors).start()
+        move = executors.preview(+2)    # what would happen, and why not less or more
+        executors.apply(move)           # at the end of the present interval
+        executors.abort()               # back to what was before
+
+    A move that is under way is not overtaken: what is applied or aborted meanwhile follows it.
+    """
+
+    name = "on demand"
+
+    def __init__(self) -> None:
+        """Begin with whatever runs."""
+        self._seen: Load | None = None
+        self._wanted: Move | None = None
+        self._before: int | None = None
+
+    def preview(self, by: int) -> Move:
+        """So many executors more, or fewer: what they would bring, by what was measured last."""
+        load = self._seen
+        if load is None:
+            raise InputError("Nothing was measured yet: ask again when an interval is over.")
+        now = load.size if load.wanted is None else load.wanted
+        size, limits = now + by, load.limits
+        if not limits.least <= size <= limits.most:
+            raise InputError(
+                f"{now} executors and {by:+d} are {size}, and the flow may have {limits.least} to "
+                f"{limits.most}: ask for another number."
+            )
+        others = [n for n in (now, size - 1, size + 1) if n != size]
+        alternatives = [
+            Alternative(f"{n} executors", self._latency_ms(load, n), self._said(load, n))
+            for n in dict.fromkeys(others)
+            if limits.least <= n <= limits.most
+        ]
+        reason = f"Asked for by hand ({by:+d}): {self._said(load, size)}"
+        return Move(size, reason, self._latency_ms(load, size), tuple(alternatives))
+
+    def apply(self, move: Move) -> None:
+        """Have a move made when the present interval is over."""
+        load = self._seen
+        self._before = None if load is None else load.size
+        self._wanted = move
+
+    def abort(self) -> None:
+        """Go back to what ran before the last move, or do not make it if it has not begun."""
+        if self._before is not None:
+            self._wanted = Move(self._before, "Aborted by hand: back to what ran before.")
+
+    def decide(self, load: Load, /) -> Move:
+        """What was applied last."""
+        self._seen = load
+        if load.moving:
+            return wait(load)
+        return self._wanted or stay(load, "Nobody has asked for another number.")
+
+    @staticmethod
+    def _latency_ms(load: Load, size: int) -> float:
+        return load.model.latency_ms(size, load.rate_per_s)
+
+    def _said(self, load: Load, size: int) -> str:
+        """What a size would do at the present rate, as a sentence."""
+        busy = load.model.utilisation(size, load.rate_per_s)
+        latency_ms = self._latency_ms(load, size)
+        if busy >= 1 or math.isinf(latency_ms):
+            return f"at {show_rate(load.rate_per_s)} {size} would not keep up."
+        kept = "within" if latency_ms <= load.bound_ms else "above"
+        return (
+            f"at {show_rate(load.rate_per_s)} {size} would take {show_duration(latency_ms)}, "
+            f"{kept} {show_duration(load.bound_ms)}, at {busy:.0%} busy."
+        )

@@ -1,0 +1,127 @@
+"""Other partitions for the state of a flow that is stopped: of keyed steps, and of Spark's own.
+
+Which partition a key belongs to follows from their number, so that state fixes it. Between two runs
+it can be changed: what keyed steps remember is spread anew by Spark's own hash, and the state of
+Spark's operators by its checkpoint manager (since Spark 4.2), which makes a batch of that.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tailrace.errors import EnvironmentUnfit, InputError
+from tailrace.model.keys.murmur import partition_of
+from tailrace.spark.failures import explained
+from tailrace.spark.sources import open_source
+from tailrace.spark.step import state_place
+from tailrace.spark.trace import key_types_of
+from tailrace.state.partitions import partitions_of
+from tailrace.state.respread import respread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from tailrace.spark.flow import Flow
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+SPARKS = "Spark's operators"
+"""What a result calls the state that is not of keyed steps."""
+
+
+def repartition(flow: Flow, spark: SparkSession, partitions: int) -> dict[str, int]:
+    """Spread all state of a stopped flow anew; what was spread, and over how many before.
+
+    The state is that of the last batch that was committed; one that was begun after it is run
+    again by the next start. What has this number already stays as it is. Whatever ends this
+    early, all state is there, under its old number or the new one.
+    """
+    if flow.checkpoint is None:
+        raise InputError(
+            f"Flow '{flow.name}' has no checkpoint, so it keeps no state between runs: give it "
+            "one with Flow(..., checkpoint=directory)."
+        )
+    if partitions < 1:
+        raise InputError(f"State cannot be spread over {partitions} partitions: give at least 1.")
+    log = flow.checkpoint / "checkpoint"
+    version = _newest(log / "commits")
+    if version is None:
+        raise InputError(
+            f"Flow '{flow.name}' has committed no batch in {flow.checkpoint}: run it first."
+        )
+    theirs = _operators_partitions(log)
+    if theirs is not None and theirs != partitions:
+        _check_provider(log)
+    before: dict[str, int] = {}
+    for name, kinds in _key_types(flow, spark).items():
+        place = state_place(flow.checkpoint / "state", name)
+        ours = partitions_of(place)
+        if ours is not None and ours != partitions:
+            before[name] = ours
+            spread = partial(_places, partitions=partitions, kinds=kinds)
+            respread(place, partitions, version, spread, idle_after=theirs is not None)
+    if theirs is not None and theirs != partitions:
+        before[SPARKS] = theirs
+        _repartition_operators(spark, log, partitions)
+    return before
+
+
+def _places(keys: Sequence[Any], partitions: int, kinds: tuple[str, ...]) -> list[int]:
+    """Where Spark's exchange sends these keys."""
+    kind = kinds[0] if len(kinds) == 1 else kinds
+    return [int(place) for place in partition_of(keys, partitions, kind)]
+
+
+def _key_types(flow: Flow, spark: SparkSession) -> dict[str, tuple[str, ...]]:
+    with tempfile.TemporaryDirectory(prefix="tailrace-") as directory:
+        opened = open_source(flow.source, flow.arrived, spark, Path(directory))
+        return key_types_of(flow.pipeline, opened.frame)
+
+
+def _newest(log: Path) -> int | None:
+    """The last batch that a log of the checkpoint speaks of."""
+    names = (path.name for path in log.iterdir()) if log.is_dir() else iter(())
+    return max((int(name) for name in names if name.isdigit()), default=None)
+
+
+def _settings(log: Path) -> dict[str, str]:
+    """The settings that the query of a checkpoint goes on with, whatever the session has."""
+    newest = _newest(log / "offsets")
+    _, metadata, *_ = (log / "offsets" / str(newest)).read_text("utf-8").splitlines()
+    settings: dict[str, str] = json.loads(metadata)["conf"]
+    return settings
+
+
+def _operators_partitions(log: Path) -> int | None:
+    """Over how many partitions the state of Spark's operators is spread; None if they have none."""
+    return int(_settings(log)[PARTITIONS]) if (log / "state").is_dir() else None
+
+
+def _check_provider(log: Path) -> None:
+    if _settings(log).get(PROVIDER) != ROCKSDB:
+        raise InputError(
+            "The state of Spark's operators is kept in its plain files, which it cannot spread "
+            f"anew: start with a new checkpoint, and with {PROVIDER}={ROCKSDB}."
+        )
+
+
+def _repartition_operators(spark: SparkSession, log: Path, partitions: int) -> None:
+    session: Any = spark
+    manager = getattr(session, "_streamingCheckpointManager", None)
+    if manager is None:
+        raise EnvironmentUnfit(
+            f"This version of Spark ({spark.version}) cannot spread the state of its operators "
+            "anew: install one from 4.2 on."
+        )
+    try:
+        manager.repartition(str(log), partitions)
+    except Exception as error:
+        raise explained(error) from error

@@ -1,0 +1,104 @@
+"""The state of a step, spread anew over another number of partitions, while nothing runs.
+
+The keys of every partition are read as of a committed batch, and each is written, as a snapshot of
+that batch, to the partition that it now belongs to. That is done in a new directory; one file then
+says that it counts (``partitions.Spread``). Whatever ends this before that moment changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from tailrace.errors import InputError
+from tailrace.state.files import NO_FILE, Link, write_link
+from tailrace.state.partitions import Spread, spread_of
+from tailrace.state.plain import Packer
+from tailrace.state.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from tailrace.state.state import Key, State
+
+
+def respread(
+    directory: Path,
+    partitions: int,
+    version: int,
+    place: Callable[[Sequence[Key]], Sequence[int]],
+    *,
+    idle_after: bool = False,
+) -> int:
+    """Spread the state as of the end of batch ``version`` anew; how many keys it has.
+
+    ``place`` gives the partition of each of some keys, out of the new number. Only this version is
+    kept; with ``idle_after`` also one for a batch after it that brings no records, should there
+    be one.
+    """
+    before = spread_of(directory)
+    if before is None:
+        raise InputError(
+            f"There is no state of a step in {directory}: run the flow first, so that it has some."
+        )
+    if partitions < 1:
+        raise InputError(f"State cannot be spread over {partitions} partitions: give at least 1.")
+    after = Spread(partitions, before.generation + 1)
+    homes = [before.home(directory) / str(number) for number in range(before.partitions)]
+    stores = [_opened(home, version) for home in homes]
+    home = after.home(directory)
+    shutil.rmtree(home, ignore_errors=True)  # what an earlier attempt left
+    shares: list[list[tuple[Key, State]]] = [[] for _ in range(partitions)]
+    for store in stores:
+        for number, held in zip(place(list(store.values)), store.values.items(), strict=True):
+            shares[number].append(held)
+    moment_us = _earliest(stores)
+    for number, share in enumerate(shares):
+        there = home / str(number)
+        there.mkdir(parents=True)
+        link = Link(version, os.urandom(8).hex(), NO_FILE, snapshot=True)
+        _write(there, link, share, moment_us)
+        if idle_after:
+            later = Link(version + 1, os.urandom(8).hex(), link.nonce, snapshot=False)
+            _write(there, later, (), moment_us)
+    after.write(directory)
+    _remove(directory, before)
+    return sum(map(len, shares))
+
+
+def _opened(home: Path, version: int) -> Store:
+    store = Store(home)
+    store.open(version)
+    return store
+
+
+def _earliest(stores: Sequence[Store]) -> int | None:
+    """The event time that all partitions have come to, of those that have seen any.
+
+    Event time is of a partition. Keys of several now share one, and no timer of theirs may come
+    before its time; some may come later than they would have.
+    """
+    return min((s.newest_event_us for s in stores if s.newest_event_us is not None), default=None)
+
+
+def _write(
+    directory: Path, link: Link, share: Sequence[tuple[Key, State]], moment_us: int | None
+) -> None:
+    packer = Packer()
+
+    def records() -> Iterator[Any]:
+        yield packer.add(moment_us)
+        for key, state in share:
+            yield packer.add((key, dict(state), state.timer_us))
+
+    write_link(directory, link, packer, records())
+
+
+def _remove(directory: Path, spread: Spread) -> None:
+    """Remove partitions that do not count any more; what cannot be removed only takes room."""
+    home = spread.home(directory)
+    numbers = (str(number) for number in range(spread.partitions))
+    for place in (home,) if spread.generation else (home / number for number in numbers):
+        shutil.rmtree(place, ignore_errors=True)

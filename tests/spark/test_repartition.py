@@ -1,0 +1,128 @@
+"""Other partitions for state, between two runs on Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tailrace.errors import InputError
+from tailrace.spark import sinks
+from tailrace.spark.repartition import PROVIDER, ROCKSDB, SPARKS, repartition
+from tailrace.spark.sources import replay
+from tailrace.spark.step import keyed_step
+from tailrace.state.partitions import partitions_of
+
+from .collected import Files, plan_on
+from .flows import Running, observed
+from .support import by_value, even_trace, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tailrace.spark.flow import Flow
+
+pytestmark = pytest.mark.spark
+by_value(__name__)
+
+COUNT, KEYS = 1_200, 11
+
+
+def numbered(_key: Any, rows: list[Any], state: dict[str, int]) -> Iterator[tuple[Any, ...]]:
+    """Every record with its place among those of its key: wrong if any came twice or not."""
+    for row in rows:
+        state["n"] = state.get("n", 0) + 1
+        yield row.key, state["n"]
+
+
+def counting(records: DataFrame) -> DataFrame:
+    return records.transform(keyed_step("count", numbered, "key string, n bigint", key="key"))
+
+
+def flow_of(pipeline: Any, sink: object, checkpoint: Path | None) -> Flow:
+    source = replay(even_trace(COUNT, 400, keys=KEYS), partitions=1)
+    return observed(pipeline, sink, source=source, checkpoint=checkpoint)
+
+
+def test_counts_go_on_over_other_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    files, checkpoint = Files(tmp_path / "out"), tmp_path / "flow"
+    flow = flow_of(counting, files.sink, checkpoint)
+    turns = (("microbatch", 2, 200), ("realtime", 3, 500), ("microbatch", 5, COUNT))
+    for backend, partitions, until_rows in turns:
+        if files.rows():
+            assert set(repartition(flow, spark, partitions)) == {"count"}
+            assert repartition(flow, spark, partitions) == {}  # it has them already
+        with Running(spark, flow, plan=plan_on(backend, None, {"count": partitions})) as running:
+            until(files.hold(until_rows), "results of this run")
+            running.run.stop()
+        assert partitions_of(checkpoint / "state" / "count") == partitions
+    expected = Counter((f"k{seq % KEYS}", seq // KEYS + 1) for seq in range(COUNT))
+    assert files.counted() == expected
+
+
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get(PROVIDER)
+    spark.conf.set(PROVIDER, ROCKSDB)
+    yield
+    spark.conf.set(PROVIDER, str(before))
+
+
+def both(records: DataFrame) -> DataFrame:
+    """State of Spark's own, then of a keyed step: how often each sum was seen to change."""
+    sums = records.groupBy("key").count().select("key", "count")
+    return sums.transform(keyed_step("last", latest, "key string, most bigint", key="key"))
+
+
+def latest(key: Any, rows: list[Any], state: dict[str, int]) -> Iterator[tuple[Any, ...]]:
+    for row in rows:
+        assert row["count"] >= state.get("most", 0)
+        state["most"] = row["count"]
+        yield key, row["count"]
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_the_state_of_sparks_operators_goes_along(spark: SparkSession, tmp_path: Path) -> None:
+    memory = sinks.memory()
+    flow = flow_of(both, memory, tmp_path / "flow")
+    for least in (100, COUNT):
+        if memory.batches:
+            assert repartition(flow, spark, 3) == {"last": 2, SPARKS: 4}
+        plan = plan_on("microbatch", None, {"last": 3 if memory.batches else 2})
+        with Running(spark, flow, plan=plan) as running:
+            until(counted(memory, least), "sums")
+            running.run.stop()
+    assert ends(memory) == Counter(f"k{seq % KEYS}" for seq in range(COUNT))
+
+
+def counted(memory: sinks.Memory, least: int) -> Callable[[], bool]:
+    return lambda: sum(ends(memory).values()) >= least
+
+
+def ends(memory: sinks.Memory) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for row in memory.rows():
+        found[row["key"]] = max(found[row["key"]], row["most"])
+    return found
+
+
+def test_what_cannot_be_spread_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no checkpoint"):
+        repartition(flow_of(counting, sinks.discard(), None), spark, 2)
+    fresh = flow_of(counting, sinks.discard(), tmp_path / "fresh")
+    with pytest.raises(InputError, match="committed no batch"):
+        repartition(fresh, spark, 2)
+    with pytest.raises(InputError, match="over 0 partitions"):
+        repartition(fresh, spark, 0)
+    memory = sinks.memory()
+    plain = flow_of(both, memory, tmp_path / "plain")
+    with Running(spark, plain, plan=plan_on("microbatch", None, {"last": 1})) as running:
+        until(lambda: bool(memory.batches), "a batch")
+        running.run.stop()
+    with pytest.raises(InputError, match="plain files"):
+        repartition(plain, spark, 3)
+    assert partitions_of(tmp_path / "plain" / "state" / "last") == 1
