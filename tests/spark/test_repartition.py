@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as sf
 
 from tailrace.errors import InputError
 from tailrace.spark import sinks
@@ -66,23 +67,22 @@ def test_counts_go_on_over_other_partitions(spark: SparkSession, tmp_path: Path)
 
 @pytest.fixture
 def rocksdb(spark: SparkSession) -> Iterator[None]:
-    before = spark.conf.get(PROVIDER)
     spark.conf.set(PROVIDER, ROCKSDB)
     yield
-    spark.conf.set(PROVIDER, str(before))
+    spark.conf.unset(PROVIDER)
 
 
 def both(records: DataFrame) -> DataFrame:
     """State of Spark's own, then of a keyed step: how often each sum was seen to change."""
-    sums = records.groupBy("key").count().select("key", "count")
+    sums = records.groupBy("key").agg(sf.count("*").alias("total"))
     return sums.transform(keyed_step("last", latest, "key string, most bigint", key="key"))
 
 
 def latest(key: Any, rows: list[Any], state: dict[str, int]) -> Iterator[tuple[Any, ...]]:
     for row in rows:
-        assert row["count"] >= state.get("most", 0)
-        state["most"] = row["count"]
-        yield key, row["count"]
+        assert row.total >= state.get("most", 0)
+        state["most"] = row.total
+        yield key, row.total
 
 
 @pytest.mark.usefixtures("rocksdb")

@@ -43,7 +43,7 @@ RECENT_US = 1_000_000
 RECENT_BATCHES = 64
 """How far back the rate of the moment is taken from, in time and in batches."""
 
-SETTLING_US = 8_000_000
+SETTLING_US = 6_000_000
 """Executors that have just come run their first batches slower than all later ones: for so long,
 what a batch takes is no reason for still more of them."""
 
