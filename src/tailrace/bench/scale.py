@@ -28,7 +28,7 @@ from tailrace.spark.backend import now_us
 from tailrace.spark.cluster import Cluster
 from tailrace.spark.executors import Executors
 from tailrace.spark.flow import Flow
-from tailrace.spark.settings import session
+from tailrace.spark.settings import few_executors, session
 from tailrace.spark.step import step
 
 if TYPE_CHECKING:
@@ -55,14 +55,7 @@ SMALL = {
 """Eight executors share two cores here, so none may spend them on compiling twice what runs once,
 nor on collecting garbage side by side."""
 
-OWN = {
-    "spark.executor.cores": "1",
-    "spark.cores.max": str(MOST),
-    "spark.dynamicAllocation.enabled": "true",
-    "spark.dynamicAllocation.minExecutors": "1",
-    "spark.dynamicAllocation.initialExecutors": "1",
-    "spark.dynamicAllocation.maxExecutors": str(MOST),
-}
+OWN = few_executors(1, MOST, 1)
 """Spark decides: more executors while tasks wait for a slot, fewer when they idle for a minute."""
 
 POLICIES = ("predictive", "reactive", "Th-Rule", "Lat-Rule", "SPL", "DS2")

@@ -13,9 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.model.keys.murmur import partition_of
 from tailrace.spark.failures import explained
+from tailrace.spark.letters import last_committed
 from tailrace.spark.sources import open_source
 from tailrace.spark.step import state_place
 from tailrace.spark.trace import key_types_of
@@ -23,7 +27,7 @@ from tailrace.state.partitions import partitions_of
 from tailrace.state.respread import respread
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -52,14 +56,15 @@ def repartition(flow: Flow, spark: SparkSession, partitions: int) -> dict[str, i
     if partitions < 1:
         raise InputError(f"State cannot be spread over {partitions} partitions: give at least 1.")
     log = flow.checkpoint / "checkpoint"
-    version = _newest(log / "commits")
-    if version is None:
+    version = last_committed(log)
+    if version < 0:
         raise InputError(
             f"Flow '{flow.name}' has committed no batch in {flow.checkpoint}: run it first."
         )
-    theirs = _operators_partitions(log)
+    settings = _settings(log, version)
+    theirs = int(settings[PARTITIONS]) if (log / "state").is_dir() else None
     if theirs is not None and theirs != partitions:
-        _check_provider(log)
+        _check_provider(settings)
     before: dict[str, int] = {}
     for name, kinds in _key_types(flow, spark).items():
         place = state_place(flow.checkpoint / "state", name)
@@ -86,27 +91,15 @@ def _key_types(flow: Flow, spark: SparkSession) -> dict[str, tuple[str, ...]]:
         return key_types_of(flow.pipeline, opened.frame)
 
 
-def _newest(log: Path) -> int | None:
-    """The last batch that a log of the checkpoint speaks of."""
-    names = (path.name for path in log.iterdir()) if log.is_dir() else iter(())
-    return max((int(name) for name in names if name.isdigit()), default=None)
-
-
-def _settings(log: Path) -> dict[str, str]:
+def _settings(log: Path, batch: int) -> dict[str, str]:
     """The settings that the query of a checkpoint goes on with, whatever the session has."""
-    newest = _newest(log / "offsets")
-    _, metadata, *_ = (log / "offsets" / str(newest)).read_text("utf-8").splitlines()
+    _, metadata, *_ = (log / "offsets" / str(batch)).read_text("utf-8").splitlines()
     settings: dict[str, str] = json.loads(metadata)["conf"]
     return settings
 
 
-def _operators_partitions(log: Path) -> int | None:
-    """Over how many partitions the state of Spark's operators is spread; None if they have none."""
-    return int(_settings(log)[PARTITIONS]) if (log / "state").is_dir() else None
-
-
-def _check_provider(log: Path) -> None:
-    if _settings(log).get(PROVIDER) != ROCKSDB:
+def _check_provider(settings: Mapping[str, str]) -> None:
+    if settings.get(PROVIDER) != ROCKSDB:
         raise InputError(
             "The state of Spark's operators is kept in its plain files, which it cannot spread "
             f"anew: start with a new checkpoint, and with {PROVIDER}={ROCKSDB}."
@@ -123,5 +116,5 @@ def _repartition_operators(spark: SparkSession, log: Path, partitions: int) -> N
         )
     try:
         manager.repartition(str(log), partitions)
-    except Exception as error:
+    except (PySparkException, Py4JError) as error:
         raise explained(error) from error

@@ -11,7 +11,7 @@ import traceback
 from collections import deque
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark import cloudpickle
@@ -126,11 +126,10 @@ def run(
 
     In a session of its own, which ends with it, unless one is running already.
     """
-    borrowed = SparkSession.getActiveSession() is not None
     limits = flow.executors
     executors = None if limits is None else (limits.least, limits.most)
-    spark = session(flow.name, master=master, settings=settings, plain=plain, executors=executors)
-    try:
+    how = {"master": master, "settings": settings, "plain": plain, "executors": executors}
+    with _session_for(flow, **how) as spark:
         if plain:
             flow.mode = Mode.OBSERVE
         with _naming_the_line():
@@ -138,9 +137,6 @@ def run(
         with ctrl_c() as asked_to_end:
             _watch(running, seconds, asked_to_end)
             return running.stop()
-    finally:
-        if not borrowed:
-            spark.stop()
 
 
 def repartition(
@@ -151,10 +147,17 @@ def repartition(
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, int]:
     """Spread the state of a flow anew, in a session for just that."""
-    borrowed = SparkSession.getActiveSession() is not None
-    spark = session(flow.name, master=master, settings=settings)
-    try:
+    with _session_for(flow, master=master, settings=settings) as spark:
         return respreading.repartition(flow, spark, partitions)
+
+
+@contextmanager
+def _session_for(flow: Flow, **how: Any) -> Iterator[SparkSession]:
+    """A session of a flow's own, which ends with the block, unless one is running already."""
+    borrowed = SparkSession.getActiveSession() is not None
+    spark = session(flow.name, **how)
+    try:
+        yield spark
     finally:
         if not borrowed:
             spark.stop()

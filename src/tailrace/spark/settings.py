@@ -165,7 +165,7 @@ def session(
     settings = settings or {}
     elastic = executors is not None and not master.startswith("local")
     if executors is not None and elastic:
-        ours |= _few_executors(*executors, int(settings.get("spark.executor.cores", 1)))
+        ours |= few_executors(*executors, int(settings.get("spark.executor.cores", 1)))
     if f"//{HOST}:" in master:
         ours |= {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
     builder = SparkSession.builder.appName(app).master(master)
@@ -181,7 +181,7 @@ def session(
     return built
 
 
-def _few_executors(least: int, most: int, cores: int) -> dict[str, str]:
+def few_executors(least: int, most: int, cores: int) -> dict[str, str]:
     """Begin with few executors, and leave room for more.
 
     Without dynamic allocation a standalone cluster gives an application all that it may have, at

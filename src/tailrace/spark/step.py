@@ -217,8 +217,8 @@ class Compilation:
     ``made_of`` may replace what a step made by an equal DataFrame, such as a cached one.
     ``state_directory`` is where keyed steps keep their state. With a ``beacon`` the steps are
     compiled for real-time mode: they report as they run, and records bear the time of their
-    arrival in a column that the pipeline does not see. ``key_types`` gathers the Spark types of
-    the columns that keyed steps are keyed by.
+    arrival in a column that the pipeline does not see. ``key_types`` gathers, without a plan, the
+    Spark types of the columns that keyed steps are keyed by.
     """
 
     plan: Plan | None = None
@@ -273,11 +273,12 @@ class Compilation:
                 f"Step '{name}' is keyed by {min(missing)!r}, which is not among the columns that "
                 f"reach it: {', '.join(base.columns)}."
             )
-        if step.keyed_by:
+        if self.plan is None:
+            if not step.keyed_by:
+                return base
             types = (base.schema[column].dataType for column in step.keyed_by)
             self.key_types[name] = tuple(kind.simpleString() for kind in types)
-        if self.plan is None:
-            return base.repartition(*step.keyed_by) if step.keyed_by else base
+            return base.repartition(*step.keyed_by)
         if name not in self.plan.partitions:
             return base
         keys = step.keyed_by or self._keys(name, base)

@@ -74,18 +74,20 @@ def trace(pipeline: Pipeline, source: DataFrame) -> Graph:
 
 def functions_of(pipeline: Pipeline, source: DataFrame) -> tuple[object, ...]:
     """The functions that the steps of a pipeline call."""
-    compilation = Compilation()
-    with compilation.active():
-        outputs_of(pipeline, source)
-    return tuple(apply.function for apply in compilation.applied)
+    return tuple(apply.function for apply in _compiled(pipeline, source).applied)
 
 
 def key_types_of(pipeline: Pipeline, source: DataFrame) -> dict[str, tuple[str, ...]]:
     """The Spark types of the columns that each keyed step is keyed by."""
+    return _compiled(pipeline, source).key_types
+
+
+def _compiled(pipeline: Pipeline, source: DataFrame) -> Compilation:
+    """What a reading of the pipeline met, every step a chain of its own."""
     compilation = Compilation()
     with compilation.active():
         outputs_of(pipeline, source)
-    return compilation.key_types
+    return compilation
 
 
 def splits(graph: Graph) -> bool:
