@@ -24,6 +24,7 @@ from rich.table import Table
 from tailrace import load
 from tailrace.bench.judging import Case, Overload, Runs, judged
 from tailrace.bench.machine import described
+from tailrace.bench.quiet import Quiet
 from tailrace.bench.topologies import KEYS, TOPOLOGIES, TRIVIAL, Topology
 from tailrace.errors import FlowFailed, InputError
 from tailrace.goals import SOURCE
@@ -79,23 +80,25 @@ def measure(*, quick: bool) -> dict[str, Any]:
     """Run every configuration, predict each from the others, and compare."""
     spark = session("validate", master=f"local[{SLOTS}]")
     try:
-        engine = _engine(spark)
+        run = _Runner(spark)
+        engine = _engine(run)
         topologies = TOPOLOGIES[:2] if quick else TOPOLOGIES
-        cases, overloads = _run_topologies(spark, topologies, quick=quick)
+        cases, overloads = _run_topologies(run, topologies, quick=quick)
         misplaced = _misplaced(spark)
     finally:
         spark.stop()
-    return _result(Runs(tuple(cases), engine, tuple(overloads), misplaced), described())
+    runs = Runs(tuple(cases), engine, tuple(overloads), misplaced)
+    return _result(runs, {**described(), "quiet": run.quiet.as_json()})
 
 
 def _run_topologies(
-    spark: SparkSession, topologies: Iterable[Topology], *, quick: bool
+    run: _Runner, topologies: Iterable[Topology], *, quick: bool
 ) -> tuple[list[Case], list[Overload]]:
     cases: list[Case] = []
     overloads: list[Overload] = []
     for topology in topologies:
         for backend in Backend:
-            found, overload = _run_all(spark, topology, backend, quick=quick)
+            found, overload = _run_all(run, topology, backend, quick=quick)
             cases += found
             overloads.append(overload)
             _LOG.info("%s", overload.told(overload.errors(found)))
@@ -110,16 +113,20 @@ def again(result: dict[str, Any], anew: Collection[str] = ()) -> dict[str, Any]:
         if unknown:
             known = ", ".join(topology.name for topology in TOPOLOGIES)
             raise InputError(f"There is no topology '{min(unknown)}': choose from {known}.")
-        runs, machine = runs.replaced(anew, *_run_anew(anew)), described()
+        cases, overloads, quiet = _run_anew(anew)
+        runs = runs.replaced(anew, cases, overloads)
+        machine = {**described(), "quiet": quiet.as_json()}
     return _result(runs, machine)
 
 
-def _run_anew(names: Collection[str]) -> tuple[list[Case], list[Overload]]:
+def _run_anew(names: Collection[str]) -> tuple[list[Case], list[Overload], Quiet]:
     """All runs of some topologies, after runs that only warm up."""
     spark = session("validate", master=f"local[{SLOTS}]")
     try:
-        _engine(spark)
-        return _run_topologies(spark, [t for t in TOPOLOGIES if t.name in names], quick=False)
+        run = _Runner(spark)
+        _engine(run)
+        chosen = [topology for topology in TOPOLOGIES if topology.name in names]
+        return *_run_topologies(run, chosen, quick=False), run.quiet
     finally:
         spark.stop()
 
@@ -128,11 +135,11 @@ def _result(runs: Runs, machine: dict[str, Any]) -> dict[str, Any]:
     return {**judged(runs), "runs": runs.as_json(), "machine": machine}
 
 
-def _engine(spark: SparkSession) -> dict[Backend, Profile]:
+def _engine(run: _Runner) -> dict[Backend, Profile]:
     """What the engine takes in each backend, once the JVM is warm."""
     found = {}
     for backend in [*Backend, *Backend]:
-        found[backend] = _run(spark, TRIVIAL, SHAPES[backend][0], TRIVIAL_PER_S).profile
+        found[backend] = run(TRIVIAL, SHAPES[backend][0], TRIVIAL_PER_S).profile
     return found
 
 
@@ -140,19 +147,19 @@ def _engine(spark: SparkSession) -> dict[Backend, Profile]:
 
 
 def _run_all(
-    spark: SparkSession, topology: Topology, backend: Backend, *, quick: bool
+    run: _Runner, topology: Topology, backend: Backend, *, quick: bool
 ) -> tuple[list[Case], Overload]:
     """The configurations of a topology in a backend: one to learn from, then by utilisation."""
     shapes = SHAPES[backend][: 2 if quick else None]
     stages = max(1, len(topology.own)) if backend is Backend.MICROBATCH else 1
-    first = _run(spark, topology, shapes[0], 0.3 * topology.per_s / stages).profile
+    first = run(topology, shapes[0], 0.3 * topology.per_s / stages).profile
     cases = []
     for shape, share in zip(shapes, UTILISATIONS, strict=False):  # fewer shapes if quick
         saturation = capacity(first, shape.plan(topology)).saturation_per_s
-        done = _run(spark, topology, shape, share * saturation)
+        done = run(topology, shape, share * saturation)
         busy = done.profile.rate_per_s / capacity(done.profile).saturation_per_s
         cases.append(Case(topology.name, done.profile, busy, done.arrivals))
-    return cases, _overloaded(spark, topology, shapes[1], first)
+    return cases, _overloaded(run, topology, shapes[1], first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +206,17 @@ class Done:
     report: Report
     batches: list[BatchMeasure]
     seconds: float
+
+
+class _Runner:
+    """Runs topologies, once more if others slowed down the machine."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self.quiet = Quiet()
+
+    def __call__(self, topology: Topology, shape: Shape, rate: float) -> Done:
+        return self.quiet(lambda: _run(self._spark, topology, shape, rate))
 
 
 def _run(spark: SparkSession, topology: Topology, shape: Shape, rate: float) -> Done:
@@ -271,11 +289,11 @@ def _into(name: str, intervals: list[dict[str, Any]]) -> int:
     return sum(i["steps"][name]["records_in"] for i in intervals if name in i["steps"])
 
 
-def _overloaded(spark: SparkSession, topology: Topology, shape: Shape, first: Profile) -> Overload:
+def _overloaded(run: _Runner, topology: Topology, shape: Shape, first: Profile) -> Overload:
     """Give a plan more than the first profile says that it can take."""
     known = replace(first, plan=completed(shape.plan(topology), first))
     rate = OVERLOAD * capacity(known).saturation_per_s
-    through_per_s = _through_per_s(_run(spark, topology, shape, rate), known)
+    through_per_s = _through_per_s(run(topology, shape, rate), known)
     return Overload(topology.name, known, through_per_s)
 
 
