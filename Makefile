@@ -46,9 +46,10 @@ bench: setup
 bench-predict: setup
 	$(BIN)/tailrace validate --out bench/results/validate.json
 
-# About two hours: every policy under one load, on real executors; and what scale-out picks.
+# About two and a half hours: every policy under one load, on real executors; and what scale-out
+# picks. It goes on where it was interrupted; make clean forgets.
 bench-scale: setup
-	$(BIN)/tailrace bench scale --out bench/results/scale.json
+	$(BIN)/tailrace bench scale --keep out/scale.jsonl --out bench/results/scale.json
 	$(BIN)/tailrace bench stela --out bench/results/stela.json
 
 # Twenty moves and kills of executors under two flows: nothing is lost or counted twice.

@@ -266,6 +266,31 @@ def test_the_output_of_a_benchmark_is_checked_before_it_runs(
     assert "is, or lies in, a file" in said
 
 
+def test_only_a_long_benchmark_keeps_its_runs(
+    tailrace: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = tailrace("bench", "floor", "--keep", tmp_path / "runs").sentence(USAGE)
+    assert said == (
+        "The benchmark 'floor' keeps no runs: leave out --keep, which is for "
+        f"{', '.join(bench.long_benchmarks)}."
+    )
+    got: dict[str, object] = {}
+
+    class Long:
+        def measure(self, *, quick: bool, keep: Path | None = None) -> dict[str, Any]:
+            got.update(quick=quick, keep=keep)
+            return {}
+
+        def table(self, result: dict[str, Any]) -> Any:
+            return str(result)
+
+    monkeypatch.setitem(bench.benchmarks, "scale", Long())
+    monkeypatch.setitem(bench.long_benchmarks, "scale", Long())
+    tailrace("bench", "scale", "--keep", tmp_path / "new" / "runs")
+    assert got == {"quick": False, "keep": tmp_path / "new" / "runs"}
+    assert (tmp_path / "new").is_dir()
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

@@ -60,6 +60,7 @@ def simulated(
         steps=COSTS,
         per_record_ms=0.01,
         per_chain_ms=5.0,
+        per_task_ms=2.5,
         slots=slots,
         arrow_records=10_000,
         noise=0.05,

@@ -312,6 +312,26 @@ def test_the_engine_is_slower_in_the_first_batches_and_the_steps_are_not() -> No
         assert batch.duration_ms == pytest.approx(expected_ms, abs=0.01)
 
 
+def test_the_engine_is_slower_while_executors_start_on_its_machine() -> None:
+    sharing = replace(PLANT, start_ms=2_000, starting=3.0)
+    one, two = replace(whole(1_000), executors=1), replace(whole(1_000), executors=2)
+    batches = simulate(ONE, sharing, even(100, 6), Always(one, two, two, two, two), rng())
+    for batch, factor in zip(batches, (1, 3, 3, 1, 1), strict=False):
+        expected_ms = factor * (60 + 0.05 * batch.records) + 0.1 * batch.records
+        assert batch.duration_ms == pytest.approx(expected_ms, abs=0.01)
+    assert [batch.slots for batch in batches[:5]] == [1, 1, 1, 2, 2]
+
+
+def test_every_task_beyond_the_first_of_a_stage_takes_its_time_to_launch() -> None:
+    wide = replace(whole(1_000), partitions={ONE.names[0]: 3})
+    few, many = (
+        simulate(ONE, replace(PLANT, per_task_ms=ms, slots=3), even(90, 3), Always(wide), rng())
+        for ms in (0.0, 2.5)
+    )
+    for before, after in zip(few, many, strict=True):
+        assert after.duration_ms - before.duration_ms == pytest.approx(2 * 2.5, abs=0.01)
+
+
 def test_a_change_of_chains_costs_a_restart_and_a_change_of_interval_does_not() -> None:
     plant = Plant(
         planning_ms=30,

@@ -88,6 +88,15 @@ def test_workers_talk_over_unix_domain_sockets(spark: SparkSession) -> None:
     assert in_a_worker(spark, sockets) == ["unix"]
 
 
+def test_the_stack_is_deep_enough_for_what_spark_searches_when_a_query_is_stopped(
+    spark: SparkSession,
+) -> None:
+    """By such a pattern (``PROXY_ERROR`` in StreamExecution), in 10 k of what Python says."""
+    inside: Any = spark.sparkContext
+    pattern = inside._jvm.java.util.regex.Pattern.compile("calling((.|\r\n|\r|\n)*)(Interrupted)")
+    assert not pattern.matcher("calling" + 10_000 * "x").find()
+
+
 def test_local_files_are_ours_and_start_no_process(spark: SparkSession, tmp_path: Path) -> None:
     jvm: Any = spark.sparkContext._jvm
     configuration = spark.sparkContext._jsc.hadoopConfiguration()

@@ -19,6 +19,8 @@ from tailrace.bench import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.table import Table
 
 
@@ -30,6 +32,13 @@ class Benchmark(Protocol):
 
     def table(self, result: dict[str, Any]) -> Table:
         """The result for a person."""
+
+
+class LongBenchmark(Benchmark, Protocol):
+    """One that keeps what it has done in a file, and goes on from there when it is run again."""
+
+    def measure(self, *, quick: bool, keep: Path | None = None) -> dict[str, Any]:
+        """Run what is not kept yet; the result as plain data."""
 
 
 benchmarks: dict[str, Benchmark] = {
@@ -45,3 +54,5 @@ benchmarks: dict[str, Benchmark] = {
     "scale": scale,
     "stela": stela,
 }
+
+long_benchmarks: dict[str, LongBenchmark] = {"scale": scale}

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from tailrace import load
+from tailrace.bench.keeping import Kept
 from tailrace.bench.machine import described
 from tailrace.errors import FlowFailed
 from tailrace.policy.scaling.choice import scaler_of
@@ -33,6 +35,7 @@ from tailrace.spark.step import step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -60,23 +63,30 @@ OWN = few_executors(1, MOST, 1)
 
 POLICIES = ("predictive", "reactive", "Th-Rule", "Lat-Rule", "SPL", "DS2")
 QUICK = ("predictive", "Th-Rule")
+SPARKS_OWN = "Spark's own"
 
 
-def measure(*, quick: bool) -> dict[str, Any]:
-    """Run every policy under the same load, and constant numbers of executors beside them."""
-    step_s = 15.0 if quick else 30.0
+def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
+    """Run every policy under the same load, and constant numbers of executors beside them.
+
+    Steps last 60 s, as in the original. Runs that are finished are kept in the file ``keep``.
+    """
+    step_s = 15.0 if quick else 60.0
     names = QUICK if quick else POLICIES
-    runs: list[dict[str, Any]] = []
+    kept = Kept(keep, step_s=step_s)
     with Cluster(workers=1, cores=MOST, memory="512 MiB") as cluster:
         spark = session("scale", master=cluster.master, settings=SMALL, executors=(1, MOST))
         try:
             _warm_up(spark)
-            runs += [_run(spark, name, scaler_of(name), step_s) for name in names]
-            constants = _constants(spark, runs[0]["fulfilled_share"], step_s, quick=quick)
+            runs = [
+                kept(name, partial(_run, spark, name, scaler_of(name), step_s)) for name in names
+            ]
+            share = runs[0]["fulfilled_share"]
+            constants = _constants(spark, kept, share, step_s, quick=quick)
         finally:
             spark.stop()
         if not quick:
-            runs.append(_run_sparks_own(cluster.master, step_s))
+            runs.append(kept(SPARKS_OWN, partial(_run_sparks_own, cluster.master, step_s)))
     return {
         "bound_ms": BOUND_MS,
         "step_s": step_s,
@@ -88,12 +98,14 @@ def measure(*, quick: bool) -> dict[str, Any]:
 
 
 def _constants(
-    spark: SparkSession, share: float, step_s: float, *, quick: bool
+    spark: SparkSession, kept: Kept, share: float, step_s: float, *, quick: bool
 ) -> list[dict[str, Any]]:
     """Constant numbers from the most downwards, as long as they keep what ours kept."""
     found: list[dict[str, Any]] = []
     for size in range(MOST, 0, -1):
-        found.append(_run(spark, f"{size} executors", Constant(size), step_s, size))
+        name = f"{size} executors"
+        run = partial(_run, spark, name, Constant(size), step_s, size)
+        found.append(kept(name, run))
         if found[-1]["fulfilled_share"] < share or quick:
             break
     return found
@@ -116,7 +128,7 @@ def _run(
 
 def _run_sparks_own(master: str, step_s: float) -> dict[str, Any]:
     """The same where Spark decides: always as many partitions as there may be executors."""
-    name, sizes = "Spark's own", list[tuple[int, int]]()
+    sizes = list[tuple[int, int]]()
     spark = session("scale", master=master, settings=SMALL | OWN)
     try:
         fleet: Any = spark.sparkContext
@@ -126,7 +138,7 @@ def _run_sparks_own(master: str, step_s: float) -> dict[str, Any]:
             sizes.append((now_us(), len(ready)))
 
         run = _flow(widest, step_s).start(spark)
-        report = _followed(name, run, step_s, count).data
+        report = _followed(SPARKS_OWN, run, step_s, count).data
     finally:
         spark.stop()
     steps = []
@@ -145,7 +157,7 @@ def _run_sparks_own(master: str, step_s: float) -> dict[str, Any]:
         )
         for step in steps
     ]
-    return _outcome(name, report, saso(sized).as_json(), steps)
+    return _outcome(SPARKS_OWN, report, saso(sized).as_json(), steps)
 
 
 def _flow(steps: Pipeline, step_s: float, **elastic: Any) -> Flow:

@@ -182,5 +182,5 @@ TOPOLOGIES = (
     Topology("windowed", windowed, ("window",), 300.0, windows={"window": WINDOW}),
     Topology("all-in-one", all_in_one, ("window", "count"), 120.0, windows={"window": WINDOW}),
     Topology("join-split", join_split, ("join",), 120.0, windows={"join": 2 * WINDOW}),
-    Topology("primes", primes, (), 5_000.0, sources=1),
+    Topology("primes", primes, (), 7_000.0, sources=1),
 )

@@ -147,15 +147,30 @@ def bench(
     name: Annotated[str, typer.Argument(help="The benchmark, such as floor or realtime.")],
     *,
     quick: Quick = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Keep finished runs in this file, and do not run again what it has."),
+    ] = None,
     out: OutFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure Tailrace against plain Spark, or against itself, in one run."""
-    from tailrace.bench import benchmarks  # noqa: PLC0415 - commands import what they need
+    from tailrace import bench as known  # noqa: PLC0415 - commands import what they need
 
-    if name not in benchmarks:
-        raise InputError(f"There is no benchmark '{name}': choose {', '.join(benchmarks)}.")
-    _measured(benchmarks[name], quick=quick, out=out, as_json=as_json)
+    if name not in known.benchmarks:
+        raise InputError(f"There is no benchmark '{name}': choose {', '.join(known.benchmarks)}.")
+    if keep is None:
+        _measured(known.benchmarks[name], quick=quick, out=out, as_json=as_json)
+        return
+    if name not in known.long_benchmarks:
+        raise InputError(
+            f"The benchmark '{name}' keeps no runs: leave out --keep, which is for "
+            f"{', '.join(known.long_benchmarks)}."
+        )
+    for file in (keep, out):
+        _check_file(file)
+    benchmark = known.long_benchmarks[name]
+    _show(benchmark, benchmark.measure(quick=quick, keep=keep), out=out, as_json=as_json)
 
 
 @app.command()

@@ -244,13 +244,13 @@ def _batch_costs(bare: Profile, batches: list[_Batch]) -> BatchCosts:
         float(load.rates_per_s.max()) / loads.rate_per_s * len(load.stage.chains)
         for load in loads.stages
     )
-    exchanges_ms = BatchCosts(0.0, 0.0).exchanges_ms(len(loads.stages) - 1)
+    stages_ms = BatchCosts(0.0, 0.0).stages_ms(loads.tasks)
     expected = [around_ms + line.duration_ms(b.records) + b.work_ms for b in batches]
     ratios = [b.duration_ms / ms for b, ms in zip(batches, expected, strict=True) if ms > 0]
     middle = median(ratios)
     noise = 1.4826 * median(abs(ratio - middle) for ratio in ratios)
     return BatchCosts(
-        max(0.0, around_ms + line.fixed_ms - exchanges_ms),
+        max(0.0, around_ms + line.fixed_ms - stages_ms),
         line.per_record_ms / passes if passes else line.per_record_ms,
         noise=noise,
     )

@@ -109,7 +109,7 @@ class Cycle:
         self.interval_ms = interval_ms
         self.row_limit = row_limit
         self.stages = [_StageCost.of(load, loads, costs) for load in loads.stages]
-        self.fixed_ms = costs.fixed_ms + costs.exchanges_ms(len(self.stages) - 1)
+        self.fixed_ms = costs.fixed_ms + costs.stages_ms(loads.tasks)
 
     def duration_ms(self, records: float) -> float:
         """``D(N)``, the time from the cut of a batch to its visible results."""

@@ -51,8 +51,8 @@ class Loads:
     """A whole flow under load.
 
     ``entering`` are the rates of every step, by partition, and ``leaving_per_s`` is that of all
-    sinks. ``call_ms`` is what an Arrow batch takes
-    in it beside its records, and ``copies`` how many of its records come of one of the source.
+    sinks. ``call_ms`` is what an Arrow batch takes in each beside its records, and ``copies`` how
+    many of its records come of one of the source.
     """
 
     rate_per_s: float
@@ -65,9 +65,9 @@ class Loads:
     assumed_even: tuple[str, ...] = ()
 
     @property
-    def slots(self) -> int:
-        """How many tasks there are, if all stages run at the same time."""
-        return sum(load.stage.partitions for load in self.stages)
+    def tasks(self) -> list[int]:
+        """How many tasks each stage has."""
+        return [load.stage.partitions for load in self.stages]
 
     def busiest(self) -> tuple[str, int, float]:
         """The step whose task saturates first, its partition, and how busy that is."""

@@ -40,10 +40,10 @@ def real_time(profile: Profile, plan: Plan, loads: Loads, costs: HandOverCosts) 
     utilisation = {
         name: tuple(map(float, busy)) for load in loads.stages for name, busy in load.busy.items()
     }
-    if loads.slots > loads.cores:
+    if (slots := sum(loads.tasks)) > loads.cores:
         return impossible(
-            f"Real-time mode needs a slot for each of {loads.slots} tasks, as all stages run at "
-            f"once, and there are {loads.cores}: add cores or take partitions away.",
+            f"Real-time mode needs a slot for each of {slots} tasks, as all stages run at once, "
+            f"and there are {loads.cores}: add cores or take partitions away.",
             utilisation,
         )
     tasks = _tasks(plan, loads, costs)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tailrace.model.score import Accuracy
     from tailrace.profile.profile import Profile
 
-USUAL_BATCH = BatchCosts(40.0, 0.005)
-"""Measured on two cores with trivial steps (``bench/results/batching.json``)."""
+USUAL_BATCH = BatchCosts(20.0, 0.005)
+"""Measured on two cores (``bench/results/validate.json``)."""
 
 USUAL_HAND_OVER = HandOverCosts(0.2, 0.002)
 """Measured on the same machine: 5,000 hand-overs a second, and gaps of 30 to 110 ms."""

@@ -64,16 +64,18 @@ class StepCost:
 class Plant:
     """The machine and the engine that are simulated.
 
-    Every batch pays ``planning_ms`` before its tasks and ``sink_ms`` after them. A task pays
-    ``per_chain_ms`` for every chain that it hands its records to, and ``per_record_ms`` in the
-    engine for every record. Records pass from process to process ``arrow_records`` at a time.
-    ``noise`` is the coefficient of variation of the whole batch, lognormal. ``cold`` holds the
-    factors by which the engine, though not the steps, is slower in the first batches. A change of
-    chains or partitions restarts the query, which takes ``restart_ms``; a query that runs back to
-    back looks for records every ``poll_ms``.
+    Every batch pays ``planning_ms`` before its tasks and ``sink_ms`` after them, and each of its
+    stages ``per_task_ms`` for every task beyond the first. A task pays ``per_chain_ms`` for every
+    chain that it hands its records to, and ``per_record_ms`` in the engine for every record.
+    Records pass from process to process ``arrow_records`` at a time. ``noise`` is the coefficient
+    of variation of the whole batch, lognormal. ``cold`` holds the factors by which the engine,
+    though not the steps, is slower in the first batches. A change of chains or partitions restarts
+    the query, which takes ``restart_ms``; a query that runs back to back looks for records every
+    ``poll_ms``.
 
     ``slots`` is how many tasks run at once, unless the plan speaks of executors: then there are as
-    many as it wants, of ``cores`` each, new ones ``start_ms`` after they are wanted.
+    many as it wants, of ``cores`` each, new ones ``start_ms`` after they are wanted. Until then
+    the engine is slower by a factor ``starting``, where they start on machines that it shares.
     """
 
     planning_ms: float
@@ -81,6 +83,7 @@ class Plant:
     steps: Mapping[str, StepCost]
     per_record_ms: float = 0.0
     per_chain_ms: float = 0.0
+    per_task_ms: float = 0.0
     slots: int = 2
     source_partitions: int = 1
     arrow_records: int = 100
@@ -90,6 +93,7 @@ class Plant:
     poll_ms: float = 10.0
     cores: int = 1
     start_ms: float = 0.0
+    starting: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse a machine that cannot run."""
@@ -99,8 +103,9 @@ class Plant:
                 "A plant needs slots, cores, source partitions and records per Arrow batch of at "
                 "least 1 and a poll above 0 ms."
             )
-        engine = (self.planning_ms, self.sink_ms, self.per_record_ms, self.per_chain_ms)
-        costs = (*engine, self.noise, self.restart_ms, self.start_ms, *self.cold)
+        tasks = (self.per_record_ms, self.per_chain_ms, self.per_task_ms)
+        starts = (self.restart_ms, self.start_ms, self.starting, *self.cold)
+        costs = (self.planning_ms, self.sink_ms, *tasks, self.noise, *starts)
         if not all(0 <= x < math.inf for x in costs):
             raise InputError("The costs of a plant must be finite numbers from 0 up.")
 
@@ -147,10 +152,11 @@ def simulate(
         if until_us is not None and cut_us > until_us:
             break
         end = int(np.searchsorted(trace.due_us, cut_us, side="right"))
-        engine = _cold(plant, plant.cold[len(batches)]) if len(batches) < len(plant.cold) else plant
+        engine = _slowed(plant, plant.cold[len(batches)] if len(batches) < len(plant.cold) else 1.0)
         if plan.executors is not None:
             size = fleet.ready(plan.executors, cut_us, plant.start_ms)
-            engine = replace(engine, slots=size * plant.cores)
+            slower = plant.starting if plan.executors > size else 1.0
+            engine = _slowed(replace(engine, slots=size * plant.cores), slower)
         run = _Batch(graph, engine, trace, plan, np.arange(first, end), rng)
         batch = run.measure(len(batches), cut_us)
         batches.append(batch)
@@ -179,13 +185,16 @@ class _Fleet:
         return self.size
 
 
-def _cold(plant: Plant, factor: float) -> Plant:
+def _slowed(plant: Plant, factor: float) -> Plant:
     """The plant with an engine that many times slower."""
+    if factor == 1:
+        return plant
     return replace(
         plant,
         planning_ms=plant.planning_ms * factor,
         sink_ms=plant.sink_ms * factor,
         per_chain_ms=plant.per_chain_ms * factor,
+        per_task_ms=plant.per_task_ms * factor,
         per_record_ms=plant.per_record_ms * factor,
     )
 
@@ -269,7 +278,8 @@ class _Batch:
             keys = self._frequent(work.records_in) if stage.keyed else {}
             entered_ms = handed_ms + slow * (starts_ms + times.entered_ms[name])
             self.steps[name] = work.measure(entered_ms, slow * times.stay_ms[name], slow, keys)
-        return start_ms + end_ms * slow
+        launched_ms = self.plant.per_task_ms * (stage.partitions - 1)
+        return start_ms + (end_ms + launched_ms) * slow
 
     def _partition(self, records: Indices, stage: Stage) -> Indices:
         """Where records go: by the hash of their key, or in turn."""

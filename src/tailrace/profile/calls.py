@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-BELIEF = 2.0
-"""How many calls of twice the usual size it takes to be believed that calls cost by themselves."""
+USUAL_MS = 0.15
+"""What a call takes by itself, give or take as much, as long as calls say nothing else."""
 
-MOST_MS = 1.0
+BENT = 0.02
+"""The share by which the time of calls of different sizes may differ from any line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +54,23 @@ class Calls:
         )
 
     def line(self) -> tuple[float, float]:
-        """``(f, s)`` by least squares, neither below zero.
+        """``(f, s)`` by least squares, neither below zero, f drawn towards what is usual.
 
-        Calls of one size say nothing of f, which is then taken as 0: the slope is drawn towards
-        busy time over records as if two calls of twice the usual size had shown that. Nor is f
-        above a millisecond: where large calls seem to show that, it is noise.
+        The line is only as good as calls differ in size: if their times are off it by a share b,
+        which also a thousand calls may be in the same way, f is off by ``b*took*size/deviation``.
+        Against that stands what is usual, or half of what a call takes if that is less; each counts
+        by the inverse of its variance.
         """
         if not self.records or not self.count:
             return 0.0, 0.0
         size, took_ms = self.records / self.count, self.busy_ms / self.count
-        ratio, weight = took_ms / size, BELIEF * size**2
-        spread = self.squares - self.count * size**2
-        cross = self.cross_ms - self.count * size * took_ms
-        slope = (cross + weight * ratio) / (max(0.0, spread) + weight)
-        fixed_ms = min(max(0.0, took_ms - slope * size), took_ms, MOST_MS)
+        usual_ms = min(USUAL_MS, took_ms / 2)
+        spread = self.squares / self.count - size**2
+        if spread <= 1e-9 * size**2:
+            return usual_ms, (took_ms - usual_ms) / size
+        slope = (self.cross_ms / self.count - size * took_ms) / spread
+        off_ms = BENT * took_ms * size / math.sqrt(spread)
+        trust = USUAL_MS**2 / (USUAL_MS**2 + off_ms**2)
+        found_ms = trust * (took_ms - slope * size) + (1 - trust) * usual_ms
+        fixed_ms = min(max(0.0, found_ms), took_ms)
         return fixed_ms, (took_ms - fixed_ms) / size

@@ -18,7 +18,7 @@ from tailrace.errors import InputError
 from tailrace.flow import Graph, Step, Stream, graph
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tailrace.plan import Backend, Plan
 
@@ -79,9 +79,9 @@ class StepProfile:
 class BatchCosts:
     """What the engine takes for a micro-batch, beside the steps.
 
-    Every batch pays ``fixed_ms``, ``shuffle_ms`` more if there is an exchange in it, and
-    ``stage_ms`` for each stage behind one (as in ``bench/results/validate.json``); every
-    record ``per_record_ms`` for each stage that it passes. ``noise`` is the coefficient of
+    Every batch pays ``fixed_ms``, ``stage_ms`` more for each stage behind an exchange, and
+    ``task_ms`` for each task of a stage beyond its first (as in ``bench/results/validate.json``);
+    every record ``per_record_ms`` for each stage that it passes. ``noise`` is the coefficient of
     variation of a batch's duration around that. ``cpu_ms`` and ``cpu_record_ms`` are the CPU time
     of all processes for a batch and for a record, without the steps.
     """
@@ -89,7 +89,7 @@ class BatchCosts:
     fixed_ms: float
     per_record_ms: float
     stage_ms: float = 15.0
-    shuffle_ms: float = 20.0
+    task_ms: float = 2.5
     noise: float = 0.1
     cpu_ms: float = 42.0
     cpu_record_ms: float = 0.0055
@@ -98,9 +98,9 @@ class BatchCosts:
         """Refuse costs that no batch can have."""
         _check("a batch", self, *(item.name for item in fields(self)))
 
-    def exchanges_ms(self, exchanges: int) -> float:
-        """What so many exchanges add to every batch."""
-        return exchanges * self.stage_ms + (self.shuffle_ms if exchanges else 0.0)
+    def stages_ms(self, tasks: Sequence[int]) -> float:
+        """What stages with so many tasks each add to every batch."""
+        return (len(tasks) - 1) * self.stage_ms + sum(n - 1 for n in tasks) * self.task_ms
 
 
 @dataclass(frozen=True, slots=True)

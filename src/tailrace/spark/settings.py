@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 JAR = Path(__file__).with_name("tailrace.jar")
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
+STACK = "-Xss16m"
+"""When a query is stopped, Spark searches what Python says of that by a pattern that goes one call
+deeper for each character of it, and the usual stack of a megabyte may not do."""
+
 _MASTER = re.compile(r"local(\[([1-9]\d*|\*)(,\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 _MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
 
@@ -227,7 +231,7 @@ def _plumbing() -> dict[str, str]:
     return {
         "spark.jars": str(JAR),
         "spark.driver.extraClassPath": str(JAR),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {STACK}",
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",

@@ -1,0 +1,50 @@
+"""Runs of a long benchmark, kept as they finish: an interrupted one goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tailrace.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Kept:
+    """Finished runs by name, one line of JSON each in a file; in memory only without one."""
+
+    def __init__(self, file: Path | None, **setting: object) -> None:
+        """Read what an earlier sitting left; ``setting`` is what all runs must have in common."""
+        self._file = file
+        self._setting = setting
+        self._runs: dict[str, dict[str, Any]] = {}
+        if file is not None and file.exists():
+            for line in file.read_text("utf-8").splitlines():
+                self._read(line, file)
+
+    def _read(self, line: str, file: Path) -> None:
+        try:
+            found = json.loads(line)
+            name, setting, run = found["name"], found["setting"], found["run"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{file} holds something else than finished runs of a benchmark: name a new file."
+            ) from error
+        if setting != self._setting:
+            raise InputError(
+                f"The runs in {file} were made with {setting} and not with {self._setting}: name "
+                "a new file."
+            )
+        self._runs[name] = run
+
+    def __call__(self, name: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The run of that name: the one that was kept, or a new one."""
+        if name not in self._runs:
+            self._runs[name] = found = run()
+            if self._file is not None:
+                line = json.dumps({"name": name, "setting": self._setting, "run": found})
+                with self._file.open("a", encoding="utf-8") as file:
+                    file.write(line + "\n")
+        return self._runs[name]
