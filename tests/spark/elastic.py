@@ -19,7 +19,7 @@ import psutil
 
 from tailrace.load import Constant, Uniform, generate
 from tailrace.policy.scaling.ondemand import OnDemand
-from tailrace.spark import sinks
+from tailrace.spark import archive, sinks
 from tailrace.spark.cluster import Cluster
 from tailrace.spark.flow import Flow
 from tailrace.spark.settings import session
@@ -75,15 +75,20 @@ def counted(records: DataFrame) -> DataFrame:
     return records.transform(keyed_step("count", count, "key string, seq long, n long", key="key"))
 
 
-def kill_one(chance: random.Random) -> int | None:
-    """Kill an executor; its process, or None if there is none at the moment."""
-    found = [
+def processes() -> list[psutil.Process]:
+    """The executors."""
+    return [
         process
         for process in psutil.process_iter(["cmdline"])
         if "org.apache.spark.executor.CoarseGrainedExecutorBackend"
         in (process.info["cmdline"] or ())
         and any(parent.pid == psutil.Process().pid for parent in process.parents())
     ]
+
+
+def kill_one(chance: random.Random) -> int | None:
+    """Kill an executor; its process, or None if there is none at the moment."""
+    found = processes()
     if not found:
         return None
     victim = chance.choice(found)
@@ -106,6 +111,7 @@ def main(moves: int, seed: int) -> dict[str, Any]:
     kills: list[int] = []
     plain, stateful = sinks.memory(), sinks.memory()
     how: dict[str, Any] = {"interval": "1 s", "warm_up": 0, "start_interval": "300 ms"}
+    classes = str(archive.ensure())
     with Cluster(workers=1, cores=MOST, memory="512 MiB") as cluster:
         spark = session(
             "elastic",
@@ -113,6 +119,7 @@ def main(moves: int, seed: int) -> dict[str, Any]:
             settings={"spark.executor.memory": "512m"},
             executors=(1, MOST),
         )
+        mapped = {part.path for one in processes() for part in one.memory_maps()}
         runs: list[Run] = [
             Flow("seen", load, seen, plain, executors=(1, MOST), scaler=scaler, **how)
             .keep(mean="2 s")
@@ -137,6 +144,7 @@ def main(moves: int, seed: int) -> dict[str, Any]:
     numbered = Counter((row["key"], row["n"]) for row in stateful.rows())
     per_key = Counter(key for key, _ in numbered)
     return {
+        "archived": classes in mapped,
         "moves": scaler.made,
         "kills": len(kills),
         "seen": dict(Counter(Counter(row["seq"] for row in plain.rows()).values())),

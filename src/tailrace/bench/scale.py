@@ -25,7 +25,7 @@ from tailrace.errors import FlowFailed
 from tailrace.policy.scaling.choice import scaler_of
 from tailrace.policy.scaling.rules import Constant
 from tailrace.report.saso import SizedStep, saso
-from tailrace.spark import sinks
+from tailrace.spark import archive, sinks
 from tailrace.spark.backend import now_us
 from tailrace.spark.cluster import Cluster
 from tailrace.spark.executors import Executors
@@ -74,6 +74,7 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
     step_s = 15.0 if quick else 60.0
     names = QUICK if quick else POLICIES
     kept = Kept(keep, step_s=step_s)
+    archive.ensure()
     with Cluster(workers=1, cores=MOST, memory="512 MiB") as cluster:
         spark = session("scale", master=cluster.master, settings=SMALL, executors=(1, MOST))
         try:

@@ -30,11 +30,22 @@ def start(
     ] = 4,
     memory: Annotated[str, typer.Option(help="Memory that each offers for every core.")] = "1 GiB",
     port: Annotated[int, typer.Option(help="Where the master listens.")] = 7077,
+    archived: Annotated[
+        bool,
+        typer.Option(
+            "--archive/--no-archive",
+            help="Have executors start faster, from an archive of their classes.",
+        ),
+    ] = True,
 ) -> None:
     """Run a standalone master and workers until Ctrl-C, on loopback."""
-    from tailrace.spark.cluster import Cluster  # noqa: PLC0415 - commands import what they need
+    from tailrace.spark import archive  # noqa: PLC0415 - commands import what they need
+    from tailrace.spark.cluster import Cluster  # noqa: PLC0415
     from tailrace.spark.interrupt import ctrl_c  # noqa: PLC0415
 
+    if archived and not archive.path().exists():
+        typer.echo("Making the archive that executors start from, once: half a minute.", err=True)
+        archive.ensure()
     with (
         ctrl_c() as asked_to_end,
         Cluster(workers, cores, memory=memory, port=port) as running,

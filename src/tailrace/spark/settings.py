@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
+from tailrace.spark import archive
 from tailrace.spark.java import require_java
 from tailrace.spark.leash import HOST
 
@@ -172,6 +173,7 @@ def session(
         ours |= few_executors(*executors, int(settings.get("spark.executor.cores", 1)))
     if f"//{HOST}:" in master:
         ours |= {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
+        settings = {**settings, **archive.options(settings)}
     builder = SparkSession.builder.appName(app).master(master)
     for key, value in {**ours, **_plumbing(), **settings}.items():
         builder = builder.config(key, value)
