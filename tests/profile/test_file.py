@@ -206,6 +206,15 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
     assert load(tmp_path / "x.json").name == "orders"
 
 
+def test_an_earlier_profile_means_what_it_meant() -> None:
+    """One that was told what having an exchange costs, and nothing of tasks."""
+    earlier = {"fixed_ms": 7.0, "per_record_ms": 0.005, "stage_ms": 15.0, "shuffle_ms": 20.0}
+    data = {"name": "x", "steps": [{"name": "a", "service_ms": 1}], "rate_per_s": 1}
+    batch = from_json({**data, "batch": earlier}, "earlier").batch
+    assert batch is not None
+    assert [batch.stages_ms(tasks) for tasks in ([4], [2, 1], [2, 4, 4])] == [0.0, 35.0, 50.0]
+
+
 # --- the schema -----------------------------------------------------------------------------------
 
 
@@ -221,7 +230,7 @@ def test_the_schema_is_one_and_describes_every_field() -> None:
     whole = schema()
     Draft202012Validator.check_schema(whole)
     found = list(described(whole))
-    assert len(found) == 53
+    assert len(found) == 54
     for name, rules in found:
         kind = rules.get("$ref", "").removeprefix("#/$defs/")
         text = rules.get("description") or whole["$defs"][kind]["description"]

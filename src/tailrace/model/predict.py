@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tailrace.profile.profile import Profile
 
 USUAL_BATCH = BatchCosts(20.0, 0.005)
-"""Measured on two cores (``bench/results/validate.json``)."""
+"""Measured on two cores, where a batch is one task of trivial work."""
 
 USUAL_HAND_OVER = HandOverCosts(0.2, 0.002)
 """Measured on the same machine: 5,000 hand-overs a second, and gaps of 30 to 110 ms."""

@@ -312,7 +312,7 @@ def _profile(data: dict[str, Any]) -> Profile:
         seconds=data.get("seconds", 0.0),
         records=int(data.get("records", 0)),
         latency=None if latency is None else Latency(**latency),
-        batch=None if batch is None else BatchCosts(**batch),
+        batch=None if batch is None else _batch(batch),
         hand_over=None if hand_over is None else HandOverCosts(**hand_over),
         origin=Origin(data.get("origin", Origin.HAND)),
     )
@@ -321,6 +321,12 @@ def _profile(data: dict[str, Any]) -> Profile:
         profile = replace(profile, plan=replace(profile.plan, chains=_chains(profile)))
     _check_plan(profile)
     return profile
+
+
+def _batch(data: dict[str, float]) -> BatchCosts:
+    """Costs of a batch; one that was told by its exchanges knows nothing of what tasks cost."""
+    earlier = {"task_ms": 0.0} if "shuffle_ms" in data and "task_ms" not in data else {}
+    return BatchCosts(**{**earlier, **data})
 
 
 def _step(found: dict[str, Any]) -> StepProfile:

@@ -80,16 +80,18 @@ class BatchCosts:
     """What the engine takes for a micro-batch, beside the steps.
 
     Every batch pays ``fixed_ms``, ``stage_ms`` more for each stage behind an exchange, and
-    ``task_ms`` for each task of a stage beyond its first (as in ``bench/results/validate.json``);
-    every record ``per_record_ms`` for each stage that it passes. ``noise`` is the coefficient of
-    variation of a batch's duration around that. ``cpu_ms`` and ``cpu_record_ms`` are the CPU time
-    of all processes for a batch and for a record, without the steps.
+    ``task_ms`` for each task of a stage beyond its first; every record ``per_record_ms`` for each
+    stage that it passes. Earlier profiles have no ``task_ms`` but ``shuffle_ms``, for having an
+    exchange at all. ``noise`` is the coefficient of variation of a batch's duration around that.
+    ``cpu_ms`` and ``cpu_record_ms`` are the CPU time of all processes for a batch and for a record,
+    without the steps.
     """
 
     fixed_ms: float
     per_record_ms: float
     stage_ms: float = 15.0
     task_ms: float = 2.5
+    shuffle_ms: float = 0.0
     noise: float = 0.1
     cpu_ms: float = 42.0
     cpu_record_ms: float = 0.0055
@@ -100,7 +102,9 @@ class BatchCosts:
 
     def stages_ms(self, tasks: Sequence[int]) -> float:
         """What stages with so many tasks each add to every batch."""
-        return (len(tasks) - 1) * self.stage_ms + sum(n - 1 for n in tasks) * self.task_ms
+        shuffled_ms = self.shuffle_ms if len(tasks) > 1 else 0.0
+        further = sum(n - 1 for n in tasks)
+        return (len(tasks) - 1) * self.stage_ms + further * self.task_ms + shuffled_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,18 +57,17 @@ def ensure() -> Path:
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         # In a process of its own, since this one may have a session already.
-        made = subprocess.run(  # noqa: S603 - our own command
-            [sys.executable, "-m", __name__, str(file)],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        if made.returncode or not file.exists():
-            last = (made.stderr.strip().splitlines() or ["it gave no reason"])[-1]
-            raise EnvironmentUnfit(
-                f"No class archive for executors could be made ({last}): mend that, or go without."
+        command = [sys.executable, "-m", __name__, str(file)]
+        try:
+            subprocess.run(  # noqa: S603 - our own command
+                command, capture_output=True, text=True, timeout=PATIENCE_S, check=True
             )
+        except subprocess.SubprocessError as error:
+            said = str(getattr(error, "stderr", None) or error).strip()
+            raise EnvironmentUnfit(
+                f"No class archive for executors could be made ({said.splitlines()[-1]}): mend "
+                "that, or go without."
+            ) from error
     return file
 
 
