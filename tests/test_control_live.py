@@ -52,7 +52,7 @@ class Flowing:
         ages = [entered + 2 * work + 1] * self.rate
         moments = Moments.of(ages), LogHistogram.of(ages)
         handovers = self.rate // self.per_hand_over
-        squares = handovers * (self.per_hand_over**2 + 1)  # one more than that, then one less
+        sizes = [self.per_hand_over + 1, self.per_hand_over - 1] * (handovers // 2)
         steps = {
             name: StepMeasure(
                 self.rate,
@@ -64,7 +64,7 @@ class Flowing:
                 entered + i * work,
                 entered + (i + 1) * work,
                 cpu_ms=work * self.rate,
-                calls=Calls(handovers, self.rate, squares, work * self.rate, work * squares),
+                calls=Calls.of((n, work * n) for n in sizes),
             )
             for i, name in enumerate("ab")
         }
@@ -247,8 +247,8 @@ def test_the_costs_of_a_hand_over_are_what_is_left_of_its_cpu_time() -> None:
     costs = controller.costs()
     assert costs is not None
     (model,) = costs.hand_overs
-    assert model.fixed_ms == pytest.approx(0.3 - 2 * 0.002, abs=0.005)
-    assert model.per_record_ms == pytest.approx(0.002 + 0.2, abs=0.002)
+    assert model.fixed_ms == pytest.approx(0.3 - 2 * 0.002, abs=0.001)
+    assert model.per_record_ms == pytest.approx(0.002 + 0.2, abs=0.001)
     assert (costs.slots, costs.hops) == (1, 0)
     assert costs.sink_ms == pytest.approx(1.0)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -141,7 +141,8 @@ class HandOverModel:
         """Beyond this a longer lifetime saves nothing worth having.
 
         With ``n = a/(0.05*c)`` records the fixed cost is 5 % of the work on them, and no
-        hand-over holds more than ``most``. It takes ``(n - 1)/lambda`` to gather them.
+        hand-over holds more than ``most``. It takes ``(n - 1)/lambda`` to gather them, less where
+        records also gather behind a busy task.
         """
         enough = self.fixed_ms / NEGLIGIBLE_SHARE
         most = float(self.most)
@@ -150,8 +151,8 @@ class HandOverModel:
             return 0.0
         if rate_per_s <= 0:
             return math.inf
-        found = (wanted - 1) / rate_per_s * 1_000.0
-        return 0.0 if self.records(rate_per_s, 0.0) >= wanted else found
+        alone_ms = (wanted - 1) / rate_per_s * 1_000.0
+        return longest_within(partial(self.records, rate_per_s), wanted, alone_ms) or 0.0
 
     def expiry_ms(self, rate_per_s: float, lifetime_ms: float) -> float:
         """The lifetime, or the time to fill a batch where that is shorter."""

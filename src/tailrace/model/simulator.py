@@ -344,9 +344,8 @@ class _Work:
             left_ms=float((entered_ms + stay_ms) @ self.counts) / records,
             keys=keys,
             cpu_ms=float(self.busy_ms.sum()) * slow,
-            calls=Calls.merged(
-                Calls(1, int(n), int(n) ** 2, float(ms) * slow, float(ms * n) * slow)
-                for n, ms in zip(self.counts[seen], self.busy_ms[seen], strict=True)
+            calls=Calls.of(
+                zip(self.counts[seen].tolist(), (self.busy_ms[seen] * slow).tolist(), strict=True)
             ),
         )
 

@@ -134,7 +134,7 @@ def _said(meter: Meter) -> dict[str, Any]:
         "errors": meter.errors,
         "busy_ns": meter.busy_ns,
         "cpu_ns": meter.cpu_ns,
-        "calls": [meter.calls, meter.squares, meter.cross_ns],
+        "calls": [meter.calls, meter.grown, meter.grown_records, meter.grown_ns],
         "sampled": [meter.sampled, meter.sampled_sum_ms, meter.sampled_square_ms],
         "age_in_us": meter.age_in_us,
         "age_out_us": meter.age_out_us,

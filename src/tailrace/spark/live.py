@@ -141,7 +141,7 @@ def _stretch(message: dict[str, Any]) -> Stretch:
 
 def _step(said: dict[str, Any], partition: int) -> StepMeasure:
     records, out, busy_ms = said["in"], said["out"], said["busy_ns"] / 1e6
-    calls, squares, cross_ns = said["calls"]
+    calls, grown, grown_records, grown_ns = said["calls"]
     return StepMeasure(
         records,
         out,
@@ -154,5 +154,5 @@ def _step(said: dict[str, Any], partition: int) -> StepMeasure:
         said["keys"],
         said["key_type"],
         said["cpu_ns"] / 1e6,
-        Calls(calls, records, squares, busy_ms, cross_ns / 1e6),
+        Calls(calls, records, busy_ms, grown, grown_records, grown_ns / 1e6),
     )

@@ -28,7 +28,8 @@ class Meter:
 
     The ages are sums over records, in microseconds since their arrival, where that is known.
     ``cpu_ns`` is what of the busy time was spent computing, not waiting for somebody else; the sums
-    over Arrow batches tell what each of them takes from what each record takes.
+    over Arrow batches tell what each of them takes from what each record takes, by how much it is
+    larger than the ``last`` one (:class:`~tailrace.profile.calls.Calls`).
     """
 
     sample_every: int = SAMPLE_EVERY
@@ -38,8 +39,10 @@ class Meter:
     busy_ns: int = 0
     cpu_ns: int = 0
     calls: int = 0
-    squares: int = 0
-    cross_ns: int = 0
+    last: int = 0
+    grown: int = 0
+    grown_records: int = 0
+    grown_ns: int = 0
     sampled: int = 0
     sampled_sum_ms: float = 0.0
     sampled_square_ms: float = 0.0
@@ -61,8 +64,11 @@ class Meter:
         if not records:
             return
         self.calls += 1
-        self.squares += records * records
-        self.cross_ns += records * took_ns
+        grown = records - (self.last or records)
+        self.last = records
+        self.grown += grown
+        self.grown_records += grown * records
+        self.grown_ns += grown * took_ns
         share = records / self.records_in
         self.entered_ms += (began_ns / 1e6 - self.entered_ms) * share
         self.left_ms += (ended_ns / 1e6 - self.left_ms) * share

@@ -73,7 +73,14 @@ def _measure(meter: Meter, partition: int, reference_ms: float) -> StepMeasure:
         dict(meter.keys),
         meter.key_type,
         meter.cpu_ns / 1e6,
-        Calls(meter.calls, meter.records_in, meter.squares, busy_ms, meter.cross_ns / 1e6),
+        Calls(
+            meter.calls,
+            meter.records_in,
+            busy_ms,
+            meter.grown,
+            meter.grown_records,
+            meter.grown_ns / 1e6,
+        ),
     )
 
 
