@@ -96,8 +96,8 @@ def test_a_sweep_is_drawn(asked: Callable[..., Any], orders: Path, tmp_path: Pat
 def test_capacity_and_size_answer(
     tailrace: Callable[..., Any], asked: Callable[..., Any], orders: Path
 ) -> None:
-    found = asked("capacity", orders, "--mean", "100 ms")
-    assert 0 < found["bound_per_s"] < found["saturation_per_s"]
+    found = asked("capacity", orders, "--mean", "500 ms")
+    assert 0 < found["bound_per_s"] < 0.95 * found["saturation_per_s"]
     sized = asked("size", orders, "--rate", "2 k/s", "--p99", "1 s")
     assert sized["best"]["works"]
     assert sized["best"]["p99_ms"] <= 1_000

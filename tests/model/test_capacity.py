@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tailrace.goals import Constraint
 from tailrace.model.capacity import capacity, capacity_for
@@ -46,6 +49,22 @@ def test_the_highest_rate_within_a_bound_is_what_a_fine_search_finds(
     rates = np.linspace(1, found.saturation_per_s, 400)
     kept = [r for r in rates if predict(FLOW, plan, r).statistic_ms(quantile) <= goal.bound_ms]
     assert found.bound_per_s == pytest.approx(max(kept), abs=rates[1] - rates[0])
+
+
+@given(st.floats(0.01, 5), st.floats(0, 0.5), st.integers(1, 8), st.floats(0.05, 0.95))
+def test_what_saturates_a_plan_keeps_no_bound(
+    service_ms: float, call_ms: float, cores: int, frequent: float
+) -> None:
+    """Nor does what rounding makes a hair less than that."""
+    work = StepProfile(
+        "work", service_ms, call_ms=call_ms, keyed_by=("key",), keys={"a": frequent}
+    )
+    flow = replace(FLOW, steps=(work,), cores=cores)
+    highest = capacity(flow).saturation_per_s
+    for rate in (highest, np.nextafter(highest, 0), np.nextafter(highest, np.inf)):
+        assert math.isinf(predict(flow, flow.plan, rate).statistic_ms(None))
+    below_ms = predict(flow, flow.plan, 0.99 * highest).statistic_ms(None)
+    assert 500 < below_ms < math.inf
 
 
 def test_for_the_mean_back_to_back_it_is_the_closed_form() -> None:

@@ -41,6 +41,7 @@ MANY = 1e7
 
 _NOISE = ndtri((np.arange(24) + 0.5) / 24)
 _ROUNDS = 30
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +137,7 @@ class Cycle:
         two points meets the diagonal find it.
         """
         rate = self.loads.rate_per_s
-        if rate >= self.highest_per_s:
+        if rate > (1 - _ROUNDING) * self.highest_per_s:
             return math.inf
         if self.row_limit is not None and rate * self.interval_ms / 1e3 > self.row_limit:
             return math.inf
