@@ -56,9 +56,7 @@ def test_what_saturates_a_plan_keeps_no_bound(
     service_ms: float, call_ms: float, cores: int, frequent: float
 ) -> None:
     """Nor does what rounding makes a hair less than that."""
-    work = StepProfile(
-        "work", service_ms, call_ms=call_ms, keyed_by=("key",), keys={"a": frequent}
-    )
+    work = StepProfile("work", service_ms, call_ms=call_ms, keyed_by=("key",), keys={"a": frequent})
     flow = replace(FLOW, steps=(work,), cores=cores)
     highest = capacity(flow).saturation_per_s
     for rate in (highest, np.nextafter(highest, 0), np.nextafter(highest, np.inf)):
