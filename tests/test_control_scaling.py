@@ -149,6 +149,7 @@ def test_a_move_under_way_is_never_overtaken() -> None:
             later = [move[0] for move in result.moves() if move[0] > at_s]
             assert not later or later[0] >= first
     assert all(not load.moving for load in scaler.seen)
+    assert [load.since_move for load in scaler.seen[1:3]] == [0, 0]  # after 1 to 3, and 3 to 8
 
 
 def test_partitions_follow_executors_when_they_are_there_and_leave_before_they_go() -> None:

@@ -251,6 +251,29 @@ def test_nothing_is_learnt_from_a_step_that_says_nothing_of_the_model(
     assert scaler.factor == pytest.approx(2.0)
 
 
+def test_the_factor_is_that_of_the_step_as_it_ran_where_batches_were_longer_than_they_must() -> (
+    None
+):
+    """Whatever a bound leaves is spent on longer batches: that is no error of the model."""
+    modelled_ms = Kingman().latency_ms(4, 4_000.0)
+    scaler = Predictive()
+    for _ in range(5):
+        load = seen(4_000.0, latency_ms=9 * modelled_ms)
+        scaler.decide(replace(load, expected_ms=8 * modelled_ms))
+    assert scaler.factor == pytest.approx(9 / 8)
+
+
+def test_a_size_that_has_just_changed_is_watched_for_a_step() -> None:
+    scaler = Predictive(Strategy(weights=NO_SWITCHING))
+    for _ in range(5):
+        moved = scaler.decide(seen(2_000.0, 6))
+    assert moved.size != 6
+    fresh = scaler.decide(replace(seen(2_000.0, 6), since_move=0))
+    assert fresh.size == 6
+    assert "just changed" in fresh.reason
+    assert scaler.decide(replace(seen(2_000.0, 6), since_move=1)).size == moved.size
+
+
 def test_a_model_that_is_too_hopeful_gets_more_units() -> None:
     scalers = [Predictive(Strategy(weights=NO_SWITCHING)) for _ in range(2)]
     for _ in range(5):

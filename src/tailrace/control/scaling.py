@@ -78,8 +78,8 @@ class Scaling:
         return math.fsum(sum(s.busy_ms.values()) for s in batch.steps.values()) / shared
 
     def step_over(self, *, moving: bool) -> None:
-        """Count a control step that is over."""
-        self._steps_since_move = 0 if moving else self._steps_since_move + 1
+        """Count a control step that is over; the one in which a move ends is not after it."""
+        self._steps_since_move = -1 if moving else self._steps_since_move + 1
         self._content = max(0, self._content - 1)
         if not self._content:
             self._ceiling = self.limits.most
@@ -167,7 +167,8 @@ class Scaling:
             model=sized,
             blocked=math.fsum(late_ms) / whole_ms if whole_ms else 0.0,
             wanted=seen.plan.executors,
-            since_move=self._steps_since_move,
+            since_move=max(0, self._steps_since_move),
+            expected_ms=reading.value_ms,  # what the model lacks is in its fitting factor already
         )
 
     def _decision(

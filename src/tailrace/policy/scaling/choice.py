@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "predictive"
 
-EXECUTORS = Strategy(weights=Priorities(qos=4.0, switching=12.0), delay_steps=2)
+EXECUTORS = Strategy(weights=Priorities(qos=8.0, switching=12.0), delay_steps=2)
 """For executors, which take about two intervals to come, and batches, which use up whatever a
 bound leaves them. Moves weigh a quarter of what they do in the original: what costs much there,
 the migration of state, is a restart between two batches here. Rehearsed on the staircase, it keeps

@@ -175,6 +175,9 @@ class Predictive:
         if self._steps <= WARM_UP_STEPS:
             watched = stay(load, f"The first {WARM_UP_STEPS} steps are only watched.")
             return replace(watched, grade=self.grade)
+        if load.since_move < 1:
+            fresh = stay(load, "The size has just changed: what it brings is watched for a step.")
+            return replace(fresh, grade=self.grade)
         view = self._view(load, forecast)
         present = (load.size, self.grade)
         sizes = range(load.limits.least, load.limits.most + 1)
@@ -204,7 +207,9 @@ class Predictive:
         # While a move or a backlog is under way latencies say little about the model.
         settled = not load.moving and load.since_move >= 1
         if settled and abs(load.done_per_s - load.rate_per_s) <= _STEADY * load.rate_per_s:
-            plain_ms = _Modelled(load.model, 1.0).latency_ms(load.size, grade, load.rate_per_s)
+            plain_ms = load.expected_ms
+            if plain_ms is None:
+                plain_ms = _Modelled(load.model, 1.0).latency_ms(load.size, grade, load.rate_per_s)
             measured_ms = math.nan if load.latency_ms is None else load.latency_ms
             self._correction = self._correction.learned(measured_ms, plain_ms)
         self._before = _Modelled(load.model, self.factor)
