@@ -44,7 +44,7 @@ from tailrace.policy.scaling.calibration import (
     unable,
 )
 from tailrace.policy.scaling.horizon import Outlook, best_trajectory
-from tailrace.policy.scaling.rules import stay, wait
+from tailrace.policy.scaling.rules import settling, stay, wait
 from tailrace.policy.scaling.sizing import LatencyModel, Load, Move
 from tailrace.units import show_duration, show_rate
 
@@ -170,14 +170,11 @@ class Predictive:
         forecast = self._outlook.ahead(
             strategy.delay_steps + strategy.horizon, load.at_us, load.step_ms
         )
-        if load.moving:
+        if settling(load):
             return replace(wait(load), grade=self.grade)
         if self._steps <= WARM_UP_STEPS:
             watched = stay(load, f"The first {WARM_UP_STEPS} steps are only watched.")
             return replace(watched, grade=self.grade)
-        if load.since_move < 1:
-            fresh = stay(load, "The size has just changed: what it brings is watched for a step.")
-            return replace(fresh, grade=self.grade)
         view = self._view(load, forecast)
         present = (load.size, self.grade)
         sizes = range(load.limits.least, load.limits.most + 1)
@@ -205,8 +202,10 @@ class Predictive:
                 )
             )
         # While a move or a backlog is under way latencies say little about the model.
-        settled = not load.moving and load.since_move >= 1
-        if settled and abs(load.done_per_s - load.rate_per_s) <= _STEADY * load.rate_per_s:
+        if (
+            not settling(load)
+            and abs(load.done_per_s - load.rate_per_s) <= _STEADY * load.rate_per_s
+        ):
             plain_ms = load.expected_ms
             if plain_ms is None:
                 plain_ms = _Modelled(load.model, 1.0).latency_ms(load.size, grade, load.rate_per_s)
