@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,25 @@ def test_a_port_in_use_is_named() -> None:
             Cluster(port=port),
         ):
             pass
+
+
+def test_a_master_that_answers_with_an_empty_page_is_still_starting() -> None:
+    class Empty(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    cluster = Cluster()
+    with HTTPServer((HOST, cluster._ui_port), Empty) as master:
+        answering = threading.Thread(target=master.handle_request)
+        answering.start()
+        assert cluster._state() is None
+        answering.join()
+    assert cluster._state() is None  # nobody answers
+    cluster._directory.cleanup()
 
 
 @pytest.mark.spark

@@ -146,13 +146,13 @@ public final class Fleet {
   }
 
   /**
-   * No rows at all, in one partition for every slot of an executor, which must be computed there.
+   * A row for every slot of an executor, each in a partition that must be computed there.
    *
    * <p>What is made of them does everything on that executor that has to be done once: start
    * Python, load classes, fetch what was broadcast.
    */
-  public static Dataset<Row> nothingOn(SparkSession session, String id, int slots) {
-    JavaRDD<Row> rows = placed(session.sparkContext(), id, slots).filter(row -> false);
+  public static Dataset<Row> rowsOn(SparkSession session, String id, int slots) {
+    JavaRDD<Row> rows = placed(session.sparkContext(), id, slots);
     return session.createDataFrame(rows, new StructType().add("x", "int"));
   }
 

@@ -30,13 +30,17 @@ OPTIONS = "spark.executor.extraJavaOptions"
 PATIENCE_S = 180.0
 """How long making it may take, on a machine that has much else to do."""
 
+_CONTENT = 2
+"""Another number whenever an archive is to hold other classes."""
+
 WRITING_S = 60.0
 """How long the executor may take to write it, after it was told to end."""
 
 
 def path() -> Path:
     """Where the archive for this Java and this Spark is kept."""
-    what = (find_java().resolve(), pyspark.__version__, Path(pyspark.__file__).parent)
+    spark = pyspark.__version__, Path(pyspark.__file__).parent
+    what = (find_java().resolve(), *spark, _CONTENT)
     key = hashlib.sha256("\n".join(map(str, what)).encode()).hexdigest()[:12]
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "tailrace" / f"executors-{key}.jsa"
@@ -76,6 +80,7 @@ def _make(file: Path) -> None:
     from tailrace.spark.cluster import Cluster  # noqa: PLC0415 - only the child needs them
     from tailrace.spark.executors import warmer  # noqa: PLC0415
     from tailrace.spark.settings import session  # noqa: PLC0415
+    from tailrace.spark.sinks import compute  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(dir=file.parent) as place:
         written = Path(place) / file.name
@@ -85,6 +90,7 @@ def _make(file: Path) -> None:
             spark = session("archive", master=cluster.master, settings=told, executors=(1, 1))
             try:
                 warmer(spark, 1, ())("0")
+                compute(spark.range(64).repartition(2))
                 every = psutil.process_iter(["cmdline"])
                 writers = [one for one in every if telling in (one.info["cmdline"] or ())]
             finally:

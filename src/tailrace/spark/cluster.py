@@ -155,8 +155,8 @@ class Cluster:
             address = f"http://{HOST}:{self._ui_port}/json/"
             with urllib.request.urlopen(address, timeout=5) as answer:
                 state: dict[str, Any] = json.load(answer)
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return None
+        except (urllib.error.URLError, ConnectionError, TimeoutError, json.JSONDecodeError):
+            return None  # a master that is starting may answer with an empty page
         return state if state.get("status") == "ALIVE" else None
 
     def _still_alive(self, deadline: float) -> None:

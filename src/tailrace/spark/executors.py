@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tailrace.errors import EnvironmentUnfit
+from tailrace.spark.chain import Chain
 from tailrace.spark.settings import conf_of
 from tailrace.spark.sinks import compute
 
@@ -161,20 +162,21 @@ class Executors:
 def warmer(spark: SparkSession, cores: int, functions: tuple[object, ...]) -> Callable[[str], None]:
     """What warms up an executor of so many cores, for flows whose steps call these functions.
 
-    Python gets them along, so that what they import is imported there.
+    Python gets them along, and what runs them, so that what they import is imported there; but
+    they are not called.
     """
     session: Any = spark
     jvm = session._jvm
 
     def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        assert functions is not None  # noqa: S101 - what a function speaks of travels with it
+        _ = Chain, functions  # what a function speaks of travels with it
         return batches
 
     def warm_up(executor: str) -> None:
         spark.sparkContext.setLocalProperty(jvm.tailrace.Fleet.WARMS, executor)
         for _ in range(WARM_UPS):
-            nothing = jvm.tailrace.Fleet.nothingOn(session._jsparkSession, executor, cores)
-            compute(DataFrame(nothing, spark).mapInArrow(held, "x int"))
+            rows = jvm.tailrace.Fleet.rowsOn(session._jsparkSession, executor, cores)
+            compute(DataFrame(rows, spark).mapInArrow(held, "x int"))
 
     return warm_up
 
