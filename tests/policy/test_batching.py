@@ -237,6 +237,15 @@ def test_the_reason_is_one_sentence_with_the_figures() -> None:
     assert decision.reason.count(". ") == 0
 
 
+def test_while_executors_start_batches_leave_room_for_them_and_get_no_longer() -> None:
+    rested = settled(observed(Constraint(500)))
+    starting = decide(replace(rested, unsettled=True))
+    assert starting.predicted_ms == pytest.approx(0.6 * 500, rel=0.02)
+    assert starting.reason.endswith("at 300 ms of 500 ms, with room for executors that start.")
+    short = replace(rested, plan=replace(rested.plan, interval_ms=20.0), unsettled=True)
+    assert decide(short).plan == short.plan
+
+
 def test_the_alternatives_are_back_to_back_the_present_and_the_runner_up() -> None:
     tight, loose = Constraint(500), Constraint(2_000, quantile=0.99)
     decision = decide(observed(loose, tight, interval_ms=3_000))

@@ -201,14 +201,19 @@ class BatchController(Controller[Interval, Intervals]):
                 self._act(decision, now_us)
 
     @property
+    def _wanted(self) -> int:
+        """The slots of the executors that are wanted; those there are where nobody decides."""
+        if self.scaling is None or not self._slots or self.plan.executors is None:
+            return self._slots
+        return self.plan.executors * self.scaling.limits.cores
+
+    @property
     def _moving(self) -> bool:
         """Whether executors that are wanted have not come yet, or others not gone."""
-        if self.scaling is None or not self._slots or self.plan.executors is None:
-            return False
-        return self.plan.executors * self.scaling.limits.cores != self._slots
+        return self._wanted != self._slots
 
     def _realise(self, interval: Interval) -> None:
-        """Score decisions; one on executors by an interval that began when they were there.
+        """Score decisions; one on executors by an interval that began when all had settled.
 
         Batches are adjusted again and again until then, which makes it no less worth a score.
         """
@@ -219,8 +224,14 @@ class BatchController(Controller[Interval, Intervals]):
         record = next(decided, None)
         if record is None or not record.applied or record.realised_ms is not None:
             super()._realise(interval)
-        elif not self._moving and interval.start_us >= self.scaling.moved_us:
+        elif not self._moving and interval.start_us >= self._settled_us(self.scaling):
             self._score(record, interval)
+
+    def _settled_us(self, scaling: Scaling) -> float:
+        """When the last move was over: new executors settled, and batches as long as before."""
+        if scaling.grown_us < scaling.moved_us:
+            return scaling.moved_us
+        return scaling.grown_us + SETTLING_US + 2e3 * self.interval_ms
 
     def _hurry(self, seen: Observation, now_us: int) -> None:
         """Shorten batches at once when the rate rises, not only when the interval is over.
@@ -263,6 +274,7 @@ class BatchController(Controller[Interval, Intervals]):
             slots=interval.shares[-1].batch.slots,
             intervals_since_change=self._since_change,
             latency_ratio=median(self._ratios),
+            unsettled=self._wanted > self._slots or self._settling(interval.start_us),
         )
 
     def _reading(self, constraint: Constraint) -> Reading:

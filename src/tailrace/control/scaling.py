@@ -8,11 +8,12 @@ two differ nothing else is decided.
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from tailrace.model.sized import SizedBatches
+from tailrace.model.sized import SizedBatches, unshared_ms
 from tailrace.policy import batching
 from tailrace.policy.batching import trusted_ratio
 from tailrace.policy.decision import Decision
@@ -32,6 +33,10 @@ POLICY = "scaling"
 
 LATELY = 5
 """Batches whose mean size is the one that the model is split at."""
+
+SPLITS = 7
+"""Intervals whose median says what of a batch more executors would not shrink. It is a small
+difference of two large times, so that one interval alone says little."""
 
 CONTENT = 12
 """Control steps for which a cluster that had no more executors to give is not asked again."""
@@ -54,6 +59,8 @@ class Scaling:
         self._steps_since_move = 1_000_000
         self._ceiling = limits.most
         self._content = 0
+        self._splits_ms = deque[float](maxlen=SPLITS)
+        self._split_us = 0
 
     def fitted(self, plan: Plan, slots: int) -> Plan:
         """The plan with as many partitions as run at once, for the steps that have a scale.
@@ -122,11 +129,15 @@ class Scaling:
     ) -> SizedBatches:
         """The batch model, for any number of executors and one constraint."""
         busy_ms = math.fsum(s.service_ms * s.records for s in seen.steps.values())
+        busy_ms /= max(1, interval.records)
+        records = fmean(batch.records for batch in recent[-LATELY:])
+        batch_ms = unshared_ms(seen.model, records, busy_ms, seen.slots, self._widest)
+        if interval.start_us > self._split_us and self._steps_since_move > 0:
+            self._splits_ms.append(batch_ms)
+            self._split_us = interval.start_us
         return SizedBatches(
-            seen.model,
-            seen.slots,
-            fmean(batch.records for batch in recent[-LATELY:]),
-            busy_ms / max(1, interval.records),
+            median(self._splits_ms) if self._splits_ms else batch_ms,
+            busy_ms,
             reading.constraint.every_ms,
             reading.constraint.quantile,
             self.limits.cores,
@@ -168,7 +179,7 @@ class Scaling:
             blocked=math.fsum(late_ms) / whole_ms if whole_ms else 0.0,
             wanted=seen.plan.executors,
             since_move=max(0, self._steps_since_move),
-            expected_ms=reading.value_ms,  # what the model lacks is in its fitting factor already
+            corrected=True,  # by the fitting factor
         )
 
     def _decision(
@@ -177,12 +188,15 @@ class Scaling:
         """A move as a decision: fewer executors have fewer partitions at once, more when there.
 
         What it should bring about is what batching then makes of the new number. Fewer executors
-        leave less of the bound to batching, so that batches get shorter together with them.
+        leave less of the bound to batching, and so do more while they start: batches get shorter
+        together with either.
         """
         plan = self.fitted(replace(seen.plan, executors=move.size), seen.slots)
         batches = batching.decide(replace(seen, plan=plan, model=sized.on(move.size)))
-        if move.size * self.limits.cores < seen.slots:
-            plan = replace(plan, interval_ms=min(plan.interval_ms, batches.plan.interval_ms))
+        meanwhile = batches
+        if move.size * self.limits.cores > seen.slots:
+            meanwhile = batching.decide(replace(seen, plan=plan, unsettled=True))
+        plan = replace(plan, interval_ms=min(plan.interval_ms, meanwhile.plan.interval_ms))
         return Decision(
             POLICY,
             plan,

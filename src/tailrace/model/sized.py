@@ -15,18 +15,16 @@ from tailrace.model.microbatch import BatchModel
 
 @dataclass(frozen=True, slots=True)
 class SizedBatches:
-    """The batch model of a flow on ``slots``, asked about executors of ``cores`` each.
+    """The batch model of a flow, asked about executors of ``cores`` each.
 
-    Batches hold ``records``, ``busy_ms`` is the time that tasks spend on one of them, and
-    ``widest`` the most tasks that share them. The latency is that of a constraint over ``every_ms``
-    (of a quantile, or the mean): ``fixed_ms`` beside the batches, and what the model says back to
-    back times ``ratio``, the fitting factor of Lohrmann 2016, eq. 4.5. Back to back, because
-    whatever is left of the bound is spent on longer batches.
+    ``batch_ms`` is the part of a batch that does not shrink with more slots, ``busy_ms`` the time
+    that tasks spend on a record, and ``widest`` the most tasks that share them. The latency is that
+    of a constraint over ``every_ms`` (of a quantile, or the mean): ``fixed_ms`` beside the batches,
+    and what the model says back to back times ``ratio``, the fitting factor of Lohrmann 2016,
+    eq. 4.5. Back to back, because whatever is left of the bound is spent on longer batches.
     """
 
-    batches: BatchModel
-    slots: int
-    records: float
+    batch_ms: float
     busy_ms: float
     every_ms: float
     quantile: float | None = None
@@ -37,9 +35,8 @@ class SizedBatches:
 
     def on(self, size: int) -> BatchModel:
         """The batch model on so many executors."""
-        whole_ms = self.batches.duration_ms(self.records)
-        fixed_ms = max(0.0, whole_ms - self.busy_ms / self._shared(self.slots) * self.records)
-        return BatchModel(fixed_ms, self.busy_ms / self._shared(size * self.cores))
+        shared = _shared(size * self.cores, self.widest)
+        return BatchModel(self.batch_ms, self.busy_ms / shared)
 
     def latency_ms(self, size: int, rate_per_s: float) -> float:
         """The constrained latency on so many executors, batches back to back."""
@@ -50,5 +47,13 @@ class SizedBatches:
         """The share of time that the records would take on so many executors."""
         return self.on(size).utilisation(rate_per_s)
 
-    def _shared(self, slots: int) -> int:
-        return slots if self.widest is None else min(slots, self.widest)
+
+def unshared_ms(
+    batches: BatchModel, records: float, busy_ms: float, slots: int, widest: int | None = None
+) -> float:
+    """The part of a batch of so many records that more slots would not shrink: ``D - b*n/s``."""
+    return max(0.0, batches.duration_ms(records) - busy_ms / _shared(slots, widest) * records)
+
+
+def _shared(slots: int, widest: int | None) -> int:
+    return slots if widest is None else min(slots, widest)

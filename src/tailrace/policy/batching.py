@@ -29,7 +29,8 @@ POLICY = "batching"
 
 _LEAST_MARGIN = 0.08
 _MOST_MARGIN = 0.20
-_WORST_MARGIN = 0.03
+_WORST_MARGIN = 0.06
+_UNSETTLED_MARGIN = 0.4
 _LONG_MS = 1e9
 _WORTH_RAISING = 1.08
 _LEAST_RATIO = 0.8
@@ -219,12 +220,14 @@ def first_interval_ms(constraints: Iterable[Constraint], adjustment_ms: float) -
 def decide(observation: Observation) -> Decision:
     """Set the longest batch interval that every constraint from the source affords.
 
-    Each constraint aims below its bound: by 8 to 20 % for noise over a long time, and by 3 % in
+    Each constraint aims below its bound: by 8 to 20 % for noise over a long time, and by 6 % in
     the worst window of its span, which is already the least that chance can do; the tightest wins.
     Down, the interval goes at once, when a prediction eats too much of its margin. Up, it goes when
     the gain is above 8 %, no bound is being missed, and only so far that the bound would hold
     even if the whole latency grew in proportion, which a wrong split of the batch cost into fixed
-    and per-record parts cannot exceed. Between the two it rests, so that it cannot oscillate.
+    and per-record parts cannot exceed. Between the two it rests, so that it cannot oscillate; and
+    while executors start it goes down only, far enough for batches that take longer than they
+    should.
     """
     demands = [_demand(observation, r) for r in observation.readings if r.constraint.from_source]
     if not demands:
@@ -298,8 +301,11 @@ def _margin(observation: Observation, reading: Reading) -> float:
     """The share of the bound kept free for noise: two deviations of the statistic.
 
     A mean averages over the batches of a span, at least ``every/(2*bound)`` of them, since an
-    interval is never longer than twice the bound; a quantile is made by one unlucky batch.
+    interval is never longer than twice the bound; a quantile is made by one unlucky batch. While
+    executors start, which takes the time of machines that batches share, it is two fifths.
     """
+    if observation.unsettled:
+        return _UNSETTLED_MARGIN
     goal = reading.constraint
     batches = 1.0 if goal.quantile is not None else goal.every_ms / (2 * goal.bound_ms)
     margin = 2 * observation.noise / math.sqrt(max(1.0, batches))
@@ -308,6 +314,8 @@ def _margin(observation: Observation, reading: Reading) -> float:
 
 def _next_interval_ms(observation: Observation, demands: Sequence[_Demand]) -> float:
     now_ms, wanted_ms = observation.plan.interval_ms, demands[0].wanted_ms
+    if observation.unsettled:
+        return min(now_ms, _tenth(wanted_ms))
     predictions = [(d, predicted_ms(observation, d.reading, now_ms)) for d in demands]
     beyond_span = now_ms > min(d.reading.constraint.every_ms for d in demands)
     if beyond_span or any(_strained(observation, demand, now_ms) for demand in demands):
@@ -346,7 +354,8 @@ def _reason(observation: Observation, tightest: _Demand, interval_ms: float) -> 
         measured = show_duration(tightest.reading.value_ms)
         return f"{cost}{between} stay, as the {goal.statistic} was {measured}, above {bound}."
     keep = "still keep" if held else "keep"
-    return f"{cost}{between} {keep} the {goal.statistic} at {value} of {bound}."
+    room = ", with room for executors that start" if observation.unsettled else ""
+    return f"{cost}{between} {keep} the {goal.statistic} at {value} of {bound}{room}."
 
 
 def _alternatives(

@@ -93,6 +93,9 @@ class Observation:
     latency_ratio: float = 1.0
     """Measured over predicted mean latency under the present plan: the fitting factor e of
     Lohrmann 2016, eq. 4.5, which keeps the model true to what was last seen."""
+    unsettled: bool = False
+    """Whether executors are starting, or have just come: batches may then take longer than the
+    model says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,8 @@ class Load:
     which records had to wait because all units were taken. The coefficients of variation are those
     of the times between arrivals and of the service.
 
-    ``expected_ms`` is what the model says of the step as it ran, where that is not what it says of
-    the size and the rate: batches may have been longer than they must be.
+    ``corrected`` says that the model was held against what was measured already, so that whoever
+    asks it must not correct it once more.
 
     ``size`` is what runs, ``wanted`` what has been asked for; they differ while a move is under
     way. ``since_move`` counts whole control steps since the last move was complete.
@@ -86,7 +86,7 @@ class Load:
     cv_service: float = 1.0
     wanted: int | None = None
     since_move: int = 1_000_000
-    expected_ms: float | None = None
+    corrected: bool = False
 
     @property
     def moving(self) -> bool:

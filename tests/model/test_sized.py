@@ -1,0 +1,40 @@
+"""The batch model on other numbers of executors."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.model.microbatch import BatchModel
+from tailrace.model.sized import SizedBatches, unshared_ms
+
+slots = st.integers(1, 64)
+
+
+@given(st.floats(1, 500), st.floats(0.01, 20), slots, slots, st.floats(1, 1e4))
+def test_what_was_measured_on_some_slots_tells_what_a_batch_takes_on_others(
+    unshared: float, busy_ms: float, here: int, there: int, records: float
+) -> None:
+    measured = BatchModel(unshared, busy_ms / here)
+    found = unshared_ms(measured, records, busy_ms, here)
+    sized = SizedBatches(found, busy_ms, 5_000.0)
+    expected = unshared + busy_ms * records / there
+    assert sized.on(there).duration_ms(records) == pytest.approx(expected, rel=1e-6)
+
+
+def test_no_more_slots_share_the_records_than_there_are_partitions() -> None:
+    assert unshared_ms(BatchModel(50.0, 2.0), 100, 8.0, 16, widest=4) == pytest.approx(50.0)
+    sized = SizedBatches(50.0, 8.0, 5_000.0, cores=2, widest=4)
+    assert sized.on(2) == sized.on(8) == BatchModel(50.0, 2.0)
+    assert sized.utilisation(1, 100) == pytest.approx(0.4)
+
+
+def test_a_batch_that_took_less_than_its_records_has_no_other_part() -> None:
+    assert unshared_ms(BatchModel(0.0, 1.0), 100, 4.0, 2) == 0.0
+
+
+def test_the_latency_is_that_of_batches_back_to_back() -> None:
+    sized = SizedBatches(100.0, 5.0, 5_000.0, fixed_ms=7.0, ratio=1.5)
+    floor_ms = BatchModel(100.0, 2.5).floor_ms(200.0, 5_000.0, None)
+    assert sized.latency_ms(2, 200.0) == pytest.approx(7.0 + 1.5 * floor_ms)
