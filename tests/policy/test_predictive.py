@@ -251,16 +251,13 @@ def test_nothing_is_learnt_from_a_step_that_says_nothing_of_the_model(
     assert scaler.factor == pytest.approx(2.0)
 
 
-def test_the_factor_is_that_of_the_step_as_it_ran_where_batches_were_longer_than_they_must() -> (
-    None
-):
+def test_a_model_that_is_corrected_already_is_not_corrected_once_more() -> None:
     """Whatever a bound leaves is spent on longer batches: that is no error of the model."""
-    modelled_ms = Kingman().latency_ms(4, 4_000.0)
     scaler = Predictive()
     for _ in range(5):
-        load = seen(4_000.0, latency_ms=9 * modelled_ms)
-        scaler.decide(replace(load, expected_ms=8 * modelled_ms))
-    assert scaler.factor == pytest.approx(9 / 8)
+        load = seen(4_000.0, latency_ms=9 * Kingman().latency_ms(4, 4_000.0))
+        scaler.decide(replace(load, corrected=True))
+    assert scaler.factor == 1.0
 
 
 def test_a_size_that_has_just_changed_is_watched_for_a_step() -> None:
@@ -679,6 +676,8 @@ def test_what_cannot_be_followed_is_refused_before_anything_runs() -> None:
         CostWeights(alpha=0.0)
     with pytest.raises(InputError, match="cannot be weighed by 5"):
         Priorities(resource=-1.0)
+    with pytest.raises(InputError, match="from 0 up for resources, switching and starting"):
+        Priorities(starting=-1.0)
     with pytest.raises(InputError, match="A range of quality of 0"):
         Priorities(qos_range=0.0)
     with pytest.raises(InputError, match="A bound cannot be found from 0"):
