@@ -2,8 +2,8 @@
 
     python docs/figures.py
 
-rewrites the table in place. No figure is ever written by hand: a test compares the README with
-what stands in ``bench/results``.
+rewrites the table in place, and draws the picture of the scaling benchmark. No figure is ever
+written by hand: a test compares the README with what stands in ``bench/results``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tailrace.bench import scale
 from tailrace.units import show_duration
 
 if TYPE_CHECKING:
@@ -244,6 +245,10 @@ _ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
 }
 
 if __name__ == "__main__":
-    path = ROOT / "README.md"
-    table = figures(ROOT / "bench" / "results")
+    path, results = ROOT / "README.md", ROOT / "bench" / "results"
+    table = figures(results)
     path.write_text(updated(path.read_text(encoding="utf-8"), table), encoding="utf-8")
+    scaled = results / "scale.json"
+    if scaled.exists():
+        found = json.loads(scaled.read_text(encoding="utf-8"))
+        scale.draw(found, ROOT / "docs" / "images" / "scale.png")

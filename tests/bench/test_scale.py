@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import cloudpickle
 
 from tailrace.bench import scale
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def run(name: str, kept: float, core_seconds: float) -> dict[str, Any]:
@@ -48,3 +54,37 @@ def test_the_table_has_a_row_for_every_run() -> None:
 def test_what_spark_is_told_lets_it_have_as_many_as_every_other() -> None:
     assert scale.OWN["spark.dynamicAllocation.maxExecutors"] == str(scale.MOST)
     assert scale.OWN["spark.cores.max"] == str(scale.MOST)
+
+
+def stepped(*sizes: int) -> list[dict[str, Any]]:
+    """Control steps of 5 s on these numbers of executors."""
+    return [
+        {"at_s": 5.0 * number, "rate_per_s": 100.0, "size": size, "least": 1, "latency_ms": 900.0}
+        for number, size in enumerate(sizes)
+    ]
+
+
+def test_moves_are_counted_by_steps_of_the_load() -> None:
+    assert scale._most_moves(stepped(1, 1, 1, 1), 10.0) == 0
+    assert scale._most_moves(stepped(1, 2, 3, 3, 4, 4), 10.0) == 1
+    assert scale._most_moves(stepped(1, 1, 2, 3, 4, 4), 10.0) == 2
+
+
+def test_a_run_is_drawn_beside_the_best_constant_number(tmp_path: Path) -> None:
+    ours, constant = run("predictive", 0.97, 400), run("2 executors", 0.99, 800)
+    ours["steps"], constant["steps"] = stepped(1, 2, 2), stepped(2, 2, 2)
+    result = {"bound_ms": 1_000.0, "policies": [ours], "best_constant": constant}
+    assert scale.draw(result, tmp_path / "scale.svg").read_text("utf-8").count("2 executors") == 1
+
+
+def test_the_step_brings_nothing_of_the_benchmark_to_a_worker() -> None:
+    """An executor that starts would have to import it, which takes seconds."""
+    scale._travel_light()
+    code = """
+import pickle, sys
+pickle.load(sys.stdin.buffer)
+print([name for name in sys.modules if name.startswith("tailrace")])
+"""
+    step = cloudpickle.dumps(scale.answer)  # type: ignore[no-untyped-call]
+    told = subprocess.run([sys.executable, "-c", code], input=step, capture_output=True, check=True)
+    assert told.stdout == b"[]\n"

@@ -11,20 +11,26 @@ from the most downwards, until one no longer keeps what ours keeps.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from collections import Counter
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pyspark import cloudpickle
 from rich.table import Table
 
 from tailrace import load
 from tailrace.bench.keeping import Kept
 from tailrace.bench.machine import described
+from tailrace.bench.quiet import moving
 from tailrace.errors import FlowFailed
 from tailrace.policy.scaling.choice import scaler_of
 from tailrace.policy.scaling.rules import Constant
 from tailrace.report.saso import SizedStep, saso
+from tailrace.report.sizes import plot
 from tailrace.spark import archive, sinks
 from tailrace.spark.backend import now_us
 from tailrace.spark.cluster import Cluster
@@ -53,10 +59,12 @@ STEPS = 7
 
 SMALL = {
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=128m"
+    ),
 }
 """Eight executors share two cores here, so none may spend them on compiling twice what runs once,
-nor on collecting garbage side by side."""
+nor on collecting garbage side by side, nor because a class was loaded."""
 
 OWN = few_executors(1, MOST, 1)
 """Spark decides: more executors while tasks wait for a slot, fewer when they idle for a minute."""
@@ -69,10 +77,12 @@ SPARKS_OWN = "Spark's own"
 def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
     """Run every policy under the same load, and constant numbers of executors beside them.
 
-    Steps last 60 s, as in the original. Runs that are finished are kept in the file ``keep``.
+    Steps last 60 s, as in the original. Runs that are finished are kept in the file ``keep``; one
+    in which the machine stood still is repeated.
     """
+    _travel_light()
     step_s = 15.0 if quick else 60.0
-    names = QUICK if quick else POLICIES
+    makers = {name: partial(scaler_of, name) for name in (QUICK if quick else POLICIES)}
     kept = Kept(keep, step_s=step_s)
     archive.ensure()
     with Cluster(workers=1, cores=MOST, memory="512 MiB") as cluster:
@@ -80,14 +90,16 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
         try:
             _warm_up(spark)
             runs = [
-                kept(name, partial(_run, spark, name, scaler_of(name), step_s)) for name in names
+                kept(name, partial(moving, partial(_run, spark, name, make, step_s)))
+                for name, make in makers.items()
             ]
             share = runs[0]["fulfilled_share"]
             constants = _constants(spark, kept, share, step_s, quick=quick)
         finally:
             spark.stop()
         if not quick:
-            runs.append(kept(SPARKS_OWN, partial(_run_sparks_own, cluster.master, step_s)))
+            own = partial(_run_sparks_own, cluster.master, step_s)
+            runs.append(kept(SPARKS_OWN, partial(moving, own)))
     return {
         "bound_ms": BOUND_MS,
         "step_s": step_s,
@@ -98,6 +110,11 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
     }
 
 
+def _travel_light() -> None:
+    """Have functions of this file sent to workers as they are, without what else it imports."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+
+
 def _constants(
     spark: SparkSession, kept: Kept, share: float, step_s: float, *, quick: bool
 ) -> list[dict[str, Any]]:
@@ -105,8 +122,8 @@ def _constants(
     found: list[dict[str, Any]] = []
     for size in range(MOST, 0, -1):
         name = f"{size} executors"
-        run = partial(_run, spark, name, Constant(size), step_s, size)
-        found.append(kept(name, run))
+        run = partial(_run, spark, name, partial(Constant, size), step_s, size)
+        found.append(kept(name, partial(moving, run)))
         if found[-1]["fulfilled_share"] < share or quick:
             break
     return found
@@ -118,13 +135,13 @@ def _best(constants: list[dict[str, Any]], share: float) -> dict[str, Any]:
 
 
 def _run(
-    spark: SparkSession, name: str, scaler: Scaler, step_s: float, size: int = 1
+    spark: SparkSession, name: str, make: Callable[[], Scaler], step_s: float, size: int = 1
 ) -> dict[str, Any]:
     _begin_with(spark, size)
-    flow = _flow(pipeline, step_s, executors=(size, MOST), scaler=scaler)
+    flow = _flow(pipeline, step_s, executors=(size, MOST), scaler=make())
     report = _followed(name, flow.start(spark), step_s).data
     steps = [_step(interval, report, step_s) for interval in _counted(report)]
-    return _outcome(name, report, report["scaling"], steps)
+    return _outcome(name, report, report["scaling"], steps, step_s)
 
 
 def _run_sparks_own(master: str, step_s: float) -> dict[str, Any]:
@@ -147,18 +164,7 @@ def _run_sparks_own(master: str, step_s: float) -> dict[str, Any]:
         begun_us = interval["start_us"]
         here = [size for at_us, size in sizes if 0 <= at_us - begun_us < EVERY_S * 1e6]
         steps.append(_step(interval, report, step_s) | {"size": max(here, default=1)})
-    sized = [
-        SizedStep(
-            round(step["at_s"] * 1e6),
-            EVERY_S * 1e3,
-            step["size"],
-            step["rate_per_s"],
-            step["latency_ms"],
-            violated=step["latency_ms"] > BOUND_MS,
-        )
-        for step in steps
-    ]
-    return _outcome(SPARKS_OWN, report, saso(sized).as_json(), steps)
+    return _outcome(SPARKS_OWN, report, saso(_sized(steps)).as_json(), steps, step_s)
 
 
 def _flow(steps: Pipeline, step_s: float, **elastic: Any) -> Flow:
@@ -203,13 +209,42 @@ def _step(interval: dict[str, Any], report: dict[str, Any], step_s: float) -> di
     }
 
 
+def _sized(steps: list[dict[str, Any]]) -> list[SizedStep]:
+    """The control steps of a run as reports and pictures take them."""
+    return [
+        SizedStep(
+            round((step["at_s"] + EVERY_S) * 1e6),
+            EVERY_S * 1e3,
+            step["size"],
+            step["rate_per_s"],
+            step["latency_ms"],
+            violated=step["latency_ms"] > BOUND_MS,
+            least_size=step["least"],
+        )
+        for step in steps
+    ]
+
+
+def _most_moves(steps: list[dict[str, Any]], step_s: float) -> int:
+    """The most moves that were made while the load stayed on one step of its staircase."""
+    moves = Counter(
+        now["at_s"] // step_s for before, now in pairwise(steps) if now["size"] != before["size"]
+    )
+    return max(moves.values(), default=0)
+
+
 def _outcome(
-    name: str, report: dict[str, Any], figures: dict[str, Any], steps: list[dict[str, Any]]
+    name: str,
+    report: dict[str, Any],
+    figures: dict[str, Any],
+    steps: list[dict[str, Any]],
+    step_s: float,
 ) -> dict[str, Any]:
     return {
         "name": name,
         "fulfilled_share": report["fulfilled_share"],
         **figures,
+        "most_moves": _most_moves(steps, step_s),
         "intervals": len(steps),
         "mean_ms": report["latency_ms"]["mean_ms"],
         "steps": steps,
@@ -251,6 +286,12 @@ def _begin_with(spark: SparkSession, size: int) -> None:
         if time.monotonic() > deadline:
             raise FlowFailed(executors.missing() or f"No {size} executors came in two minutes.")
         time.sleep(0.2)
+
+
+def draw(result: dict[str, Any], path: Path) -> Path:
+    """The result as a picture: our policy, and the best constant number beside it."""
+    shown = (result["policies"][0], result["best_constant"])
+    return plot(path, {run["name"]: _sized(run["steps"]) for run in shown}, result["bound_ms"])
 
 
 def table(result: dict[str, Any]) -> Table:
