@@ -242,6 +242,8 @@ def test_while_executors_start_batches_leave_room_for_them_and_get_no_longer() -
     starting = decide(replace(rested, unsettled=True))
     assert starting.predicted_ms == pytest.approx(0.6 * 500, rel=0.02)
     assert starting.reason.endswith("at 300 ms of 500 ms, with room for executors that start.")
+    tight = settled(observed(Constraint(150)))  # back to back the mean is 94 ms
+    assert decide(replace(tight, unsettled=True)).predicted_ms == pytest.approx(122, rel=0.02)
     short = replace(rested, plan=replace(rested.plan, interval_ms=20.0), unsettled=True)
     assert decide(short).plan == short.plan
 

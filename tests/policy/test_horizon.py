@@ -27,7 +27,7 @@ def squared(a: At, b: At) -> int:
 
 
 def exhaustive(
-    costs: Floats, sizes: list[int], present: At, gamma: float, start: float
+    costs: Floats, sizes: list[int], present: At, gamma: float
 ) -> tuple[float, list[At], int]:
     """Every sequence, in the order of De Matteis 2016, section 6.3.2; the first of the cheapest."""
     everything = [(row, kind) for row in range(len(sizes)) for kind in range(costs.shape[2])]
@@ -45,7 +45,6 @@ def exhaustive(
             to = (sizes[row], kind)
             visited += 1
             cost = float(costs[step, row, kind]) + gamma * squared(to, at)
-            cost += start if to[0] > at[0] else 0.0
             descend(step + 1, to, spent + cost, [*way, to])
 
     descend(0, present, 0.0, [])
@@ -53,7 +52,7 @@ def exhaustive(
 
 
 @st.composite
-def problems(draw: st.DrawFn, *, whole: bool) -> tuple[Floats, list[int], At, float, float]:
+def problems(draw: st.DrawFn, *, whole: bool) -> tuple[Floats, list[int], At, float]:
     """Small ones; with whole numbers sums are exact, so that ties are ties."""
     steps, sizes, kinds = draw(st.integers(1, 4)), draw(st.integers(1, 6)), draw(st.integers(1, 3))
     if (sizes * kinds) ** steps > 3_000:
@@ -63,20 +62,18 @@ def problems(draw: st.DrawFn, *, whole: bool) -> tuple[Floats, list[int], At, fl
     drawn = draw(st.lists(number, min_size=count, max_size=count))
     least = draw(st.integers(1, 3))
     present = draw(st.integers(1, 10)), draw(st.integers(0, kinds - 1))
-    gamma, start = (
-        float(draw(st.integers(0, 3))) if whole else draw(st.floats(0, 5)) for _ in range(2)
-    )
+    gamma = float(draw(st.integers(0, 3))) if whole else draw(st.floats(0, 5))
     costs = np.array(drawn).reshape(steps, sizes, kinds)
-    return costs, [*range(least, least + sizes)], present, gamma, start
+    return costs, [*range(least, least + sizes)], present, gamma
 
 
 @settings(max_examples=200, deadline=None)
 @given(problems(whole=True))
 def test_promise_19_the_plan_is_that_of_exhaustive_search_ties_included(
-    problem: tuple[Floats, list[int], At, float, float],
+    problem: tuple[Floats, list[int], At, float],
 ) -> None:
     """Promise 19 of De Matteis 2016: the same plan, from fewer states."""
-    costs, sizes, *_ = problem
+    costs, sizes, _, _ = problem
     cost, way, visited = exhaustive(*problem)
     found = best_trajectory(*problem)
     assert found.cost == cost
@@ -91,15 +88,14 @@ def test_promise_19_the_plan_is_that_of_exhaustive_search_ties_included(
 @settings(max_examples=100, deadline=None)
 @given(problems(whole=False))
 def test_no_sequence_is_cheaper_and_the_cost_is_that_of_the_sequence_found(
-    problem: tuple[Floats, list[int], At, float, float],
+    problem: tuple[Floats, list[int], At, float],
 ) -> None:
-    costs, sizes, present, gamma, start = problem
+    costs, sizes, present, gamma = problem
     found = best_trajectory(*problem)
     assert found.cost == pytest.approx(exhaustive(*problem)[0], rel=1e-9, abs=1e-9)
     at, spent = present, 0.0
     for step, to in enumerate(zip(found.sizes, found.grades, strict=True)):
         spent += costs[step, sizes.index(to[0]), to[1]] + gamma * squared(to, at)
-        spent += start if to[0] > at[0] else 0.0
         at = to
     assert spent == pytest.approx(found.cost, rel=1e-9, abs=1e-9)
 
@@ -107,24 +103,16 @@ def test_no_sequence_is_cheaper_and_the_cost_is_that_of_the_sequence_found(
 @settings(max_examples=50, deadline=None)
 @given(problems(whole=False), st.data())
 def test_the_cost_of_each_first_move_is_that_of_the_best_that_follows_it(
-    problem: tuple[Floats, list[int], At, float, float], data: st.DataObject
+    problem: tuple[Floats, list[int], At, float], data: st.DataObject
 ) -> None:
-    costs, sizes, present, gamma, start = problem
+    costs, sizes, present, gamma = problem
     row = data.draw(st.integers(0, len(sizes) - 1))
     kind = data.draw(st.integers(0, costs.shape[2] - 1))
     forced = costs.copy()
     forced[0] = 1e9
     forced[0, row, kind] = costs[0, row, kind]
-    least, _, _ = exhaustive(forced, sizes, present, gamma, start)
+    least, _, _ = exhaustive(forced, sizes, present, gamma)
     assert best_trajectory(*problem).firsts[row, kind] == pytest.approx(least, rel=1e-9, abs=1e-9)
-
-
-def test_where_a_start_costs_units_start_together_or_not_at_all() -> None:
-    costs = np.array([[[9.0], [8.0], [7.0]], [[9.0], [7.0], [5.0]]])
-    assert best_trajectory(costs, [1, 2, 3], (1, 0), 0.9).sizes == (2, 3)
-    assert best_trajectory(costs, [1, 2, 3], (1, 0), 0.9, 2.0).sizes == (3, 3)
-    assert best_trajectory(costs, [1, 2, 3], (1, 0), 0.9, 3.0).sizes == (1, 1)
-    assert best_trajectory(costs[:, ::-1], [1, 2, 3], (3, 0), 0.1, 99.0).sizes == (1, 1)
 
 
 def flat(steps: int, sizes: int, kinds: int = 1) -> Floats:
@@ -175,7 +163,7 @@ def test_costs_that_cannot_be_searched_are_refused() -> None:
         best_trajectory(flat(0, 3), [1, 2, 3], (1, 0), 0.0)
     with pytest.raises(InputError, match="finite costs"):
         best_trajectory(np.full((1, 2, 1), np.inf), [1, 2], (1, 0), 0.0)
-    with pytest.raises(InputError, match="weights of moves from 0 up"):
+    with pytest.raises(InputError, match="switching weight from 0 up"):
         best_trajectory(flat(1, 2), [1, 2], (1, 0), -1.0)
 
 

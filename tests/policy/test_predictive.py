@@ -676,8 +676,6 @@ def test_what_cannot_be_followed_is_refused_before_anything_runs() -> None:
         CostWeights(alpha=0.0)
     with pytest.raises(InputError, match="cannot be weighed by 5"):
         Priorities(resource=-1.0)
-    with pytest.raises(InputError, match="from 0 up for resources, switching and starting"):
-        Priorities(starting=-1.0)
     with pytest.raises(InputError, match="A range of quality of 0"):
         Priorities(qos_range=0.0)
     with pytest.raises(InputError, match="A bound cannot be found from 0"):

@@ -302,11 +302,13 @@ def _margin(observation: Observation, reading: Reading) -> float:
 
     A mean averages over the batches of a span, at least ``every/(2*bound)`` of them, since an
     interval is never longer than twice the bound; a quantile is made by one unlucky batch. While
-    executors start, which takes the time of machines that batches share, it is two fifths.
+    executors start, which takes the time of machines that batches share, it is two fifths, or half
+    of what batches back to back would leave: these would take the time that a start needs.
     """
-    if observation.unsettled:
-        return _UNSETTLED_MARGIN
     goal = reading.constraint
+    if observation.unsettled:
+        left = 1 - predicted_ms(observation, reading, 0.0) / goal.bound_ms
+        return min(max(left / 2, _LEAST_MARGIN), _UNSETTLED_MARGIN)
     batches = 1.0 if goal.quantile is not None else goal.every_ms / (2 * goal.bound_ms)
     margin = 2 * observation.noise / math.sqrt(max(1.0, batches))
     return min(max(margin, _LEAST_MARGIN), _MOST_MARGIN)

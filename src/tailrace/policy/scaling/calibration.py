@@ -41,17 +41,15 @@ class CostWeights:
 
     The defaults are those of Lat-Node on 12 cores (table 7.2). A ``gamma`` of 0 is the published
     NoSw: each step then stands alone, and the horizon makes no difference to the first move.
-    ``start`` is ours: what it costs besides that units start, however many at a time.
     """
 
     alpha: float = 2.0
     beta: float = 0.5
     gamma: float = 0.4
-    start: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse weights under which nothing would be wanted, or everything."""
-        _check(self.alpha, self.beta, self.gamma, self.start)
+        _check(self.alpha, self.beta, self.gamma)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +60,16 @@ class Priorities:
     bound is e (``exp(latency/bound)``); of resources what the most and dearest units cost; of
     switching the squared distance between the furthest configurations. The defaults give the
     published weights 2, 0.5 and 0.4 where there are 1 to 12 executors of one grade.
-
-    ``starting`` is the cost of a start, of one unit or many. The squared distance alone makes many
-    small moves cheaper than one large one, and would be right if each unit were moved by itself.
-    Where machines are busy with a start for as long whether one unit starts or three, it is not.
     """
 
     qos: float = 5.4
     resource: float = 6.0
     switching: float = 48.0
-    starting: float = 0.0
     qos_range: float = math.e
 
     def __post_init__(self) -> None:
         """Refuse priorities under which nothing would be wanted, or everything."""
-        _check(self.qos, self.resource, self.switching, self.starting)
+        _check(self.qos, self.resource, self.switching)
         if not 0 < self.qos_range < math.inf:
             raise InputError(
                 f"A range of quality of {self.qos_range} cannot be: give a finite number above 0."
@@ -90,15 +83,14 @@ class Priorities:
             self.qos / self.qos_range,
             self.resource / dearest,
             self.switching / max(furthest, 1),
-            self.starting,
         )
 
 
-def _check(quality: float, *others: float) -> None:
-    if not (0 < quality < math.inf and all(0 <= weight < math.inf for weight in others)):
+def _check(quality: float, resources: float, switching: float) -> None:
+    if not (0 < quality < math.inf and 0 <= resources < math.inf and 0 <= switching < math.inf):
         raise InputError(
-            f"Costs cannot be weighed by {quality}, {', '.join(map(str, others))}: give finite "
-            "numbers, above 0 for quality and from 0 up for resources, switching and starting."
+            f"Costs cannot be weighed by {quality}, {resources} and {switching}: give finite "
+            "numbers, above 0 for quality and from 0 up for resources and switching."
         )
 
 
@@ -164,7 +156,7 @@ def step_costs(
     steep = np.exp(np.minimum(strain, _STEEPEST)) * (1 + np.maximum(strain - _STEEPEST, 0.0))
     costs: Floats = weights.alpha * steep + weights.beta * resources
     reach = max(limits.most, load.size) - min(limits.least, load.size)
-    moves = weights.gamma * (reach**2 + len(strategy.grades) ** 2) + weights.start
+    moves = weights.gamma * (reach**2 + len(strategy.grades) ** 2)
     beyond = 10 * len(costs) * (float(costs.max()) + moves)
     worse = costs + beyond * (1 + np.minimum(busy, _BUSIEST))
     return np.where(unable(latency_ms, busy), worse, costs)

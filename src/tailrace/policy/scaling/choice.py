@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 DEFAULT = "predictive"
 
-EXECUTORS = Strategy(weights=Priorities(qos=40.0, switching=4.0, starting=12.0), delay_steps=2)
+EXECUTORS = Strategy(weights=Priorities(qos=20.0, switching=12.0), delay_steps=2)
 """For executors, which take about two intervals to come, and batches, which use up whatever a
-bound leaves them. The distance of a move weighs little: what costs much in the original, the
-migration of state, is a restart between two batches here. That executors start weighs much, since
-it takes the time of machines that batches run on; so they start several at a time and seldom."""
+bound leaves them. The bound weighs more than in the original, so that executors start before they
+are missing: a start takes the time of machines that batches run on, and under an overload there is
+none. Moves weigh a quarter: what costs much there, the migration of state, is a restart between
+two batches here."""
 
 
 def scalers() -> dict[str, Callable[[], Scaler]]:

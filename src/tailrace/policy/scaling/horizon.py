@@ -64,11 +64,7 @@ class Trajectory:
 
 
 def best_trajectory(
-    costs: Floats,
-    sizes: Sequence[int],
-    present: tuple[int, int],
-    gamma: float,
-    start: float = 0.0,
+    costs: Floats, sizes: Sequence[int], present: tuple[int, int], gamma: float
 ) -> Trajectory:
     """The sequence of configurations of least step costs and switching costs together.
 
@@ -82,22 +78,21 @@ def best_trajectory(
         sizes: The size of each row of configurations.
         present: Size and grade that run now; the size may lie outside ``sizes``.
         gamma: The weight of the squared distance between one configuration and the next.
-        start: What it costs besides that units start, however many at a time.
     """
     if costs.ndim != 3 or costs.shape[1] != len(sizes) or not costs.size:
         raise InputError(
             f"Costs of shape {costs.shape} do not fit {len(sizes)} sizes: give one for each step, "
             "size and grade, and at least one of each."
         )
-    if not (np.isfinite(costs).all() and 0 <= gamma < np.inf and 0 <= start < np.inf):
+    if not (np.isfinite(costs).all() and 0 <= gamma < np.inf):
         raise InputError(
-            "A trajectory needs finite costs and finite weights of moves from 0 up: give a large "
+            "A trajectory needs finite costs and a finite switching weight from 0 up: give a large "
             "number for what cannot be."
         )
     steps, _, kinds = costs.shape
     rows = np.array(sizes, dtype=np.float64)
     columns = np.arange(kinds, dtype=np.float64)
-    along_sizes = gamma * (rows[:, None] - rows) ** 2 + start * (rows[:, None] > rows)
+    along_sizes = gamma * (rows[:, None] - rows) ** 2
     along_grades = gamma * (columns[:, None] - columns) ** 2
     ahead = np.empty_like(costs)
     ahead[-1] = costs[-1]
@@ -108,7 +103,7 @@ def best_trajectory(
     at, way, firsts = present, [], ahead[0]
     for step in range(steps):
         distance = (rows[:, None] - at[0]) ** 2 + (columns - at[1]) ** 2
-        totals = ahead[step] + gamma * distance + start * (rows[:, None] > at[0])
+        totals = ahead[step] + gamma * distance
         if not step:
             firsts = totals
         row, column = _nearest_of_best(totals, distance)

@@ -8,14 +8,13 @@ the cheapest sequence (De Matteis 2016, sections 5.4.3 and 6.3). The cost of a s
     alpha exp(e latency/bound)  +  beta cost(size, grade)  +  gamma |move|**2
     alpha exp(utilisation/0.95)     for a goal of throughput (eq. 7.1)
 
-where e is the mean of the last three ratios of measured to modelled latency. Four things differ
-from the original. Beside its distance a move may have a cost of its own: that units start, however
-many at a time (``CostWeights.start``). From 12 bounds on the exponential goes on as its tangent,
-since sums of numbers like ``exp(100)`` lose everything else. A move takes ``delay_steps`` to be in
-place: the steps before that are run by what is there, so they are left out of the weighing, and the
-horizon counts the steps after them. And a backlog is worked off: the records that wait, beyond
-those that always do (rate times latency, by Little's law), are taken as so much more rate in the
-first ``drain_steps`` of the horizon.
+where e is the mean of the last three ratios of measured to modelled latency. Three things differ
+from the original. From 12 bounds on the exponential goes on as its tangent, since sums of numbers
+like ``exp(100)`` lose everything else. A move takes ``delay_steps`` to be in place: the steps
+before that are run by what is there, so they are left out of the weighing, and the horizon counts
+the steps after them. And a backlog is worked off: the records that wait, beyond those that always
+do (rate times latency, by Little's law), are taken as so much more rate in the first
+``drain_steps`` of the horizon.
 
 A unit of speed v is taken to do at a rate what a unit of speed 1 does at ``rate/v``, in ``1/v`` of
 the time. That is exact where all of the latency is work or waiting for work (``T(f) = T(f0) f0/f``,
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.model.forecasting.forecast import Forecast
-    from tailrace.policy.scaling.calibration import CostWeights
     from tailrace.policy.scaling.costs import Grade
     from tailrace.policy.scaling.horizon import Trajectory
 
@@ -112,7 +110,7 @@ class _View(NamedTuple):
     latency_ms: Floats
     unable: NDArray[np.bool_]
     costs: Floats
-    weights: CostWeights
+    gamma: float
 
 
 class Predictive:
@@ -180,8 +178,7 @@ class Predictive:
         view = self._view(load, forecast)
         present = (load.size, self.grade)
         sizes = range(load.limits.least, load.limits.most + 1)
-        weights = view.weights
-        found = best_trajectory(view.costs, sizes, present, weights.gamma, weights.start)
+        found = best_trajectory(view.costs, sizes, present, view.gamma)
         self.trajectory, self.grade = found, found.grades[0]
         return _told(strategy, view, present, found)
 
@@ -237,7 +234,7 @@ class Predictive:
             latency_ms[0],
             unable(latency_ms[0], busy[0]),
             costs,
-            weights,
+            weights.gamma,
         )
 
 
