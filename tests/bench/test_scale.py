@@ -10,6 +10,7 @@ import pytest
 from pyspark import cloudpickle
 
 from tailrace.bench import scale
+from tailrace.spark.running import send_by_value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +80,7 @@ def test_a_run_is_drawn_beside_the_best_constant_number(tmp_path: Path) -> None:
 
 def test_the_step_brings_nothing_of_the_benchmark_to_a_worker() -> None:
     """An executor that starts would have to import it, which takes seconds."""
-    scale._travel_light()
+    send_by_value(scale)
     code = """
 import pickle, sys
 pickle.load(sys.stdin.buffer)

@@ -19,7 +19,6 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pyspark import cloudpickle
 from rich.table import Table
 
 from tailrace import load
@@ -36,6 +35,7 @@ from tailrace.spark.backend import now_us
 from tailrace.spark.cluster import Cluster
 from tailrace.spark.executors import Executors
 from tailrace.spark.flow import Flow
+from tailrace.spark.running import send_by_value
 from tailrace.spark.settings import few_executors, session
 from tailrace.spark.step import step
 
@@ -80,7 +80,7 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
     Steps last 60 s, as in the original. Runs that are finished are kept in the file ``keep``; one
     in which the machine stood still is repeated.
     """
-    _travel_light()
+    send_by_value(sys.modules[__name__])  # workers would import every benchmark with it
     step_s = 15.0 if quick else 60.0
     makers = {name: partial(scaler_of, name) for name in (QUICK if quick else POLICIES)}
     kept = Kept(keep, step_s=step_s)
@@ -108,11 +108,6 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
         "best_constant": _best(constants, runs[0]["fulfilled_share"]),
         "machine": described(),
     }
-
-
-def _travel_light() -> None:
-    """Have functions of this file sent to workers as they are, without what else it imports."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
 def _constants(

@@ -67,6 +67,11 @@ def find_flow(target: str) -> Flow:
     return found
 
 
+def send_by_value(module: ModuleType) -> None:
+    """Have the functions of a module sent to workers as they are, instead of imported there."""
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
 def _module(path: Path) -> ModuleType:
     """Import a file; its functions travel to workers by value, as workers do not have the file."""
     spec = importlib.util.spec_from_file_location(f"tailrace_flow_{path.stem}", path)
@@ -74,7 +79,7 @@ def _module(path: Path) -> ModuleType:
         raise InputError(f"{path} is not a Python file: name the file that declares the flow.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    send_by_value(module)
     with _naming_the_line(str(path)):
         spec.loader.exec_module(module)
     return module
