@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from dataclasses import dataclass, field, replace
@@ -137,6 +138,18 @@ def test_after_each_step_of_the_load_the_size_is_right_after_three_moves_at_most
     for begins in np.arange(60.0, STAIRS.duration_s, 60.0):
         inside = [move for move in moves if begins <= move[0] < begins + 60]
         assert len(inside) <= 3
+
+
+def test_a_size_answers_for_batches_back_to_back_and_not_for_longer_ones() -> None:
+    """Longer batches bring the latency near its bound on any size: no rule would ever go down."""
+    watching = Scripted([])
+    seen = run(watching, Constant(300, "90 s"), limits=Limits(4, 8))
+    last = watching.seen[-1]
+    measured_ms = [v.value_ms for v in seen.controller.log.verdicts[-6:-1]]
+    assert min(value_ms or 0.0 for value_ms in measured_ms) > 0.75 * GOAL.bound_ms
+    assert last.latency_ms == pytest.approx(last.model.latency_ms(4, last.rate_per_s), rel=0.2)
+    assert (last.latency_ms or math.inf) < 0.4 * GOAL.bound_ms
+    assert run("Lat-Rule", Constant(300, "90 s"), limits=Limits(1, 8)).moves()
 
 
 def test_a_move_under_way_is_never_overtaken() -> None:

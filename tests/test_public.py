@@ -26,8 +26,17 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
         tailrace.flwo  # noqa: B018 - asking for it is the test
 
 
-def test_a_worker_imports_the_chain_without_plots_terminals_or_pandas() -> None:
-    heavy = ("matplotlib", "rich", "typer", "pandas")
-    code = f"import sys, tailrace.spark.chain; print([m for m in {heavy} if m in sys.modules])"
+HEAVY = ("matplotlib", "rich", "typer", "pandas")
+
+
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [("tailrace.spark.chain", HEAVY), ("tailrace.bench", (*HEAVY, "pyspark", "tailrace.spark"))],
+    ids=["what workers run", "the names of benchmarks"],
+)
+def test_what_is_imported_often_brings_nothing_that_takes_long(
+    module: str, without: tuple[str, ...]
+) -> None:
+    code = f"import sys, {module}; print([m for m in {without} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

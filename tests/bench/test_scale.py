@@ -13,6 +13,7 @@ from tailrace.bench import scale
 from tailrace.spark.running import send_by_value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -41,6 +42,26 @@ def test_the_best_constant_number_is_the_cheapest_that_keeps_as_much(
         run("5 executors", 0.7, 500),
     ]
     assert scale._best(constants, share)["name"] == best
+
+
+@pytest.mark.parametrize(
+    ("enough", "tried"), [(5, (8, 6, 5, 4)), (6, (8, 6, 5)), (7, (8, 7, 6)), (9, (8, 7, 6))]
+)
+def test_the_fewest_constant_executors_are_found_from_what_the_model_says(
+    monkeypatch: pytest.MonkeyPatch, enough: int, tried: tuple[int, ...]
+) -> None:
+    def found(_: object, name: str, make: Any, *__: object) -> dict[str, Any]:
+        size = make().size
+        return run(name, 0.97 if size >= enough else 0.1 * size, 100.0 * size)
+
+    def done(_: str, made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        return made()
+
+    monkeypatch.setattr(scale, "_run", found)
+    ours = run("predictive", 0.96, 400) | {"steps": [{"least": 2}, {"least": 6}, {"least": 1}]}
+    runs = scale._constants(None, done, ours, 60.0, quick=False)  # type: ignore[arg-type]
+    assert [one["name"] for one in runs] == [f"{size} executors" for size in tried]
+    assert scale._best(runs, 0.96)["name"] == f"{min(enough, 8)} executors"
 
 
 def test_the_table_has_a_row_for_every_run() -> None:

@@ -56,6 +56,13 @@ class Kingman:
         return rate_per_s * self.service_ms / 1e3 / size
 
 
+class Dear(Kingman):
+    """Units of which each makes the latency longer."""
+
+    def latency_ms(self, size: int, rate_per_s: float) -> float:
+        return super().latency_ms(size, rate_per_s) + 0.7 * size
+
+
 def seen(rate: float, size: int = 4, limits: Limits = TWELVE, **changes: object) -> Load:
     """A step without a backlog, under a bound of 1.5 ms; changes are fields of the load."""
     load = Load(
@@ -606,7 +613,10 @@ def test_a_bound_that_no_size_keeps_is_told_with_the_size_that_would() -> None:
     needed = next(n for n in range(5, 99) if Kingman().latency_ms(n, 12_000.0) <= 1.5)
     assert told.reason.endswith(f" No size up to 4 keeps 1.5 ms; {needed} would.")
     never = warm(limits=limits).decide(seen(2_000.0, 4, limits, bound_ms=0.4))
-    assert never.reason.endswith(" No size up to 4 keeps 0.4 ms; neither would 256.")
+    assert never.reason.endswith(" No size up to 4 keeps 0.4 ms; none up to 64 would.")
+    late_ms = Dear().latency_ms(3, 2_000.0)
+    dear = seen(2_000.0, 3, limits, bound_ms=3.0, model=Dear(), latency_ms=late_ms)
+    assert " No size up to" not in warm(limits=limits).decide(dear).reason, "3 keep it, 4 do not"
     rate = warm(Strategy(Goal.THROUGHPUT), limits=limits).decide(seen(12_000.0, 4, limits))
     assert rate.reason.endswith(" No size up to 4 keeps up; 7 would.")
 

@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pyspark import cloudpickle
 
 from tailrace.load import Texts, Trace
+from tailrace.spark.running import send_by_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE_
 
 def by_value(module: str) -> None:
     """Let workers run the functions of a test module, which they cannot import."""
-    cloudpickle.register_pickle_by_value(sys.modules[module])  # type: ignore[no-untyped-call]
+    send_by_value(sys.modules[module])
 
 
 def a_trace(count: int, span_us: int = 0, *, stored: bool = False, seed: int = 7) -> Trace:

@@ -1,27 +1,34 @@
-"""Benchmarks that anyone can run: each compares its sides in one run, and says on what machine."""
+"""Benchmarks that anyone can run: each compares its sides in one run, and says on what machine.
+
+Each is a module of its name, imported when it is asked for: together they take seconds to import.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
-
-from tailrace.bench import (
-    batching,
-    floor,
-    kafka,
-    overhead,
-    predict,
-    realtime,
-    replay,
-    scale,
-    simulator,
-    staircase,
-    stela,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.table import Table
+
+NAMES = (
+    "floor",
+    "batching",
+    "realtime",
+    "kafka",
+    "staircase",
+    "overhead",
+    "replay",
+    "simulator",
+    "predict",
+    "scale",
+    "stela",
+)
+
+LONG = ("scale",)
+"""Those that keep what they have done in a file."""
 
 
 class Benchmark(Protocol):
@@ -41,18 +48,6 @@ class LongBenchmark(Benchmark, Protocol):
         """Run what is not kept yet; the result as plain data."""
 
 
-benchmarks: dict[str, Benchmark] = {
-    "floor": floor,
-    "batching": batching,
-    "realtime": realtime,
-    "kafka": kafka,
-    "staircase": staircase,
-    "overhead": overhead,
-    "replay": replay,
-    "simulator": simulator,
-    "predict": predict,
-    "scale": scale,
-    "stela": stela,
-}
-
-long_benchmarks: dict[str, LongBenchmark] = {"scale": scale}
+def benchmark(name: str) -> LongBenchmark:
+    """The benchmark of that name; only one of ``LONG`` can be told to keep its runs."""
+    return cast("LongBenchmark", import_module(f"{__name__}.{name}"))

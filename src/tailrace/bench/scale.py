@@ -5,8 +5,8 @@ that tests waits 5 ms for each record, as for an answer from another machine, so
 hold eight executors; everything else is real: processes that start and end, queries that take new
 executors up between two batches, records that wait meanwhile. The first step of the load is the
 warm-up, as in the original (Lohrmann 2016, section 5.1.2), and does not count. Spark's own dynamic
-allocation is run beside the policies, in a session of its own, and a constant number of executors,
-from the most downwards, until one no longer keeps what ours keeps.
+allocation is run beside the policies, in a session of its own, and constant numbers of executors,
+to find the fewest that keep what ours keeps.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from tailrace.spark.run import Run
     from tailrace.spark.trace import Pipeline
 
+    Done = Callable[[str, Callable[[], dict[str, Any]]], dict[str, Any]]
+
 MOST = 8
 WAIT_MS = 5.0
 BOUND_MS = 1_000.0
@@ -84,22 +86,24 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
     step_s = 15.0 if quick else 60.0
     makers = {name: partial(scaler_of, name) for name in (QUICK if quick else POLICIES)}
     kept = Kept(keep, step_s=step_s)
+
+    def done(name: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        return kept(name, partial(moving, run))
+
     archive.ensure()
     with Cluster(workers=1, cores=MOST, memory="512 MiB") as cluster:
         spark = session("scale", master=cluster.master, settings=SMALL, executors=(1, MOST))
         try:
             _warm_up(spark)
             runs = [
-                kept(name, partial(moving, partial(_run, spark, name, make, step_s)))
+                done(name, partial(_run, spark, name, make, step_s))
                 for name, make in makers.items()
             ]
-            share = runs[0]["fulfilled_share"]
-            constants = _constants(spark, kept, share, step_s, quick=quick)
+            constants = _constants(spark, done, runs[0], step_s, quick=quick)
         finally:
             spark.stop()
         if not quick:
-            own = partial(_run_sparks_own, cluster.master, step_s)
-            runs.append(kept(SPARKS_OWN, partial(moving, own)))
+            runs.append(done(SPARKS_OWN, partial(_run_sparks_own, cluster.master, step_s)))
     return {
         "bound_ms": BOUND_MS,
         "step_s": step_s,
@@ -111,21 +115,34 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
 
 
 def _constants(
-    spark: SparkSession, kept: Kept, share: float, step_s: float, *, quick: bool
+    spark: SparkSession, done: Done, ours: dict[str, Any], step_s: float, *, quick: bool
 ) -> list[dict[str, Any]]:
-    """Constant numbers from the most downwards, as long as they keep what ours kept."""
-    found: list[dict[str, Any]] = []
-    for size in range(MOST, 0, -1):
+    """Constant numbers, the largest first, among them the fewest that keep what ours kept.
+
+    From the number that the highest rate needs by our model, downwards for as long as they keep as
+    much, or upwards until one does; and the most, which is what people have who do not scale.
+    """
+    found: dict[int, dict[str, Any]] = {}
+
+    def keeps(size: int) -> bool:
         name = f"{size} executors"
-        run = partial(_run, spark, name, partial(Constant, size), step_s, size)
-        found.append(kept(name, partial(moving, run)))
-        if found[-1]["fulfilled_share"] < share or quick:
-            break
-    return found
+        found[size] = done(name, partial(_run, spark, name, partial(Constant, size), step_s, size))
+        return bool(found[size]["fulfilled_share"] >= ours["fulfilled_share"])
+
+    keeps(MOST)
+    if not quick:
+        first = max(step["least"] or MOST for step in ours["steps"])
+        upwards = next(filter(keeps, range(first, MOST + 1)), MOST)
+        if upwards == first:
+            next((size for size in range(first - 1, 0, -1) if not keeps(size)), None)
+    return [found[size] for size in sorted(found, reverse=True)]
 
 
 def _best(constants: list[dict[str, Any]], share: float) -> dict[str, Any]:
-    enough = [run for run in constants if run["fulfilled_share"] >= share] or constants[:1]
+    """The cheapest that keeps as much; where none does, the one that keeps most."""
+    enough = [run for run in constants if run["fulfilled_share"] >= share]
+    if not enough:
+        return max(constants, key=lambda run: float(run["fulfilled_share"]))
     return min(enough, key=lambda run: float(run["core_seconds"]))
 
 

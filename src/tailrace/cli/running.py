@@ -157,19 +157,19 @@ def bench(
     """Measure Tailrace against plain Spark, or against itself, in one run."""
     from tailrace import bench as known  # noqa: PLC0415 - commands import what they need
 
-    if name not in known.benchmarks:
-        raise InputError(f"There is no benchmark '{name}': choose {', '.join(known.benchmarks)}.")
+    if name not in known.NAMES:
+        raise InputError(f"There is no benchmark '{name}': choose {', '.join(known.NAMES)}.")
     if keep is None:
-        _measured(known.benchmarks[name], quick=quick, out=out, as_json=as_json)
+        _measured(known.benchmark(name), quick=quick, out=out, as_json=as_json)
         return
-    if name not in known.long_benchmarks:
+    if name not in known.LONG:
         raise InputError(
             f"The benchmark '{name}' keeps no runs: leave out --keep, which is for "
-            f"{', '.join(known.long_benchmarks)}."
+            f"{', '.join(known.LONG)}."
         )
     for file in (keep, out):
         _check_file(file)
-    benchmark = known.long_benchmarks[name]
+    benchmark = known.benchmark(name)
     _show(benchmark, benchmark.measure(quick=quick, keep=keep), out=out, as_json=as_json)
 
 

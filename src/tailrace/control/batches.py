@@ -39,9 +39,10 @@ RATIOS = 5
 """Intervals whose median is the ratio of measured to predicted latency: where an interval happens
 to cut the batches, or a backlog that one of them works off, must not move the plan."""
 
-RECENT_US = 1_000_000
+RECENT_US = (1_000_000, 2_000_000, 4_000_000)
 RECENT_BATCHES = 64
-"""How far back the rate of the moment is taken from, in time and in batches."""
+"""How far back the rate of the moment is taken from, in time and in batches: a small rise takes
+longer to tell from chance than a large one."""
 
 SETTLING_US = 6_000_000
 """Executors that have just come run their first batches slower than all later ones: for so long,
@@ -249,15 +250,18 @@ class BatchController(Controller[Interval, Intervals]):
         self._scale(self._seen, now_us)
 
     def _recent_rate(self, known_per_s: float) -> float:
-        """The rate of the last second or batch if it has clearly risen, else the known one."""
+        """The rate of the last seconds, or batch, if it has clearly risen, else the known one."""
         if len(self._recent) < 2:
             return known_per_s
         *_, before, last = self._recent
-        since_us = min(before.planned_us, last.planned_us - RECENT_US)
-        batches = [batch for batch in self._recent if batch.planned_us >= since_us]
-        records = sum(batch.records for batch in batches[1:])
-        rate = records / (batches[-1].planned_us - batches[0].planned_us) * 1e6
-        return clear_rise(known_per_s, records, rate)
+        for recent_us in RECENT_US:
+            since_us = min(before.planned_us, last.planned_us - recent_us)
+            batches = [batch for batch in self._recent if batch.planned_us >= since_us]
+            records = sum(batch.records for batch in batches[1:])
+            rate = records / (batches[-1].planned_us - batches[0].planned_us) * 1e6
+            if clear_rise(known_per_s, records, rate) > known_per_s:
+                return rate
+        return known_per_s
 
     def _observe(self, interval: Interval, model: BatchModel) -> Observation:
         return Observation(

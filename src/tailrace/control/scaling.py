@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import replace
-from statistics import fmean, median
+from statistics import fmean
 from typing import TYPE_CHECKING
 
-from tailrace.model.sized import SizedBatches, unshared_ms
+from tailrace.model.sized import SizedBatches, overheads_ms, shared_by, unshared_ms
 from tailrace.policy import batching
 from tailrace.policy.batching import trusted_ratio
 from tailrace.policy.decision import Decision
@@ -34,9 +34,8 @@ POLICY = "scaling"
 LATELY = 5
 """Batches whose mean size is the one that the model is split at."""
 
-SPLITS = 7
-"""Intervals whose median says what of a batch more executors would not shrink. It is a small
-difference of two large times, so that one interval alone says little."""
+SPLITS = 60
+"""Intervals that tell what of a batch more executors would not shrink."""
 
 CONTENT = 12
 """Control steps for which a cluster that had no more executors to give is not asked again."""
@@ -59,7 +58,7 @@ class Scaling:
         self._steps_since_move = 1_000_000
         self._ceiling = limits.most
         self._content = 0
-        self._splits_ms = deque[float](maxlen=SPLITS)
+        self._unshared = deque[tuple[int, float]](maxlen=SPLITS)
         self._split_us = 0
 
     def fitted(self, plan: Plan, slots: int) -> Plan:
@@ -81,7 +80,7 @@ class Scaling:
 
     def busy_ms(self, batch: BatchMeasure) -> float:
         """How long tasks were busy with the records of a batch, by those that share them."""
-        shared = min(batch.slots, self._widest or batch.slots)
+        shared = shared_by(batch.slots, self._widest)
         return math.fsum(sum(s.busy_ms.values()) for s in batch.steps.values()) / shared
 
     def step_over(self, *, moving: bool) -> None:
@@ -131,12 +130,14 @@ class Scaling:
         busy_ms = math.fsum(s.service_ms * s.records for s in seen.steps.values())
         busy_ms /= max(1, interval.records)
         records = fmean(batch.records for batch in recent[-LATELY:])
-        batch_ms = unshared_ms(seen.model, records, busy_ms, seen.slots, self._widest)
+        tasks = shared_by(seen.slots, self._widest)
+        now = (tasks, unshared_ms(seen.model, records, busy_ms, tasks))
         if interval.start_us > self._split_us and self._steps_since_move > 0:
-            self._splits_ms.append(batch_ms)
+            self._unshared.append(now)
             self._split_us = interval.start_us
+        batch_ms, task_ms = overheads_ms(tuple(self._unshared) or (now,))
         return SizedBatches(
-            median(self._splits_ms) if self._splits_ms else batch_ms,
+            batch_ms,
             busy_ms,
             reading.constraint.every_ms,
             reading.constraint.quantile,
@@ -144,6 +145,7 @@ class Scaling:
             self._widest,
             reading.fixed_ms,
             trusted_ratio(seen),
+            task_ms,
         )
 
     def _load(
@@ -173,7 +175,7 @@ class Scaling:
             done_per_s=1e3 * sum(b.records for b in ended) / whole_ms if whole_ms else 0.0,
             service_ms=busy_ms,
             busy=min(1.0, busy_ms * seen.rate_per_s / 1e3 / seen.slots),
-            latency_ms=reading.value_ms,
+            latency_ms=_back_to_back_ms(seen, reading, interval.shares[-1].batch.plan.interval_ms),
             backlog=seen.rate_per_s * last_late_s,
             model=sized,
             blocked=math.fsum(late_ms) / whole_ms if whole_ms else 0.0,
@@ -212,6 +214,20 @@ def _fewest(load: Load) -> int | None:
     sizes = range(load.limits.least, load.limits.most + 1)
     kept = (n for n in sizes if load.model.latency_ms(n, load.rate_per_s) <= load.bound_ms)
     return next(kept, None)
+
+
+def _back_to_back_ms(seen: Observation, reading: Reading, ran_ms: float) -> float | None:
+    """What was measured, as far as it is the size that made it.
+
+    Longer batches use up whatever the bound leaves, so that measured latencies are near the bound
+    on any size. A size answers for what they would be back to back, by the share that the model
+    gives to that.
+    """
+    if reading.value_ms is None or not reading.constraint.from_source:
+        return reading.value_ms
+    floor_ms = batching.predicted_ms(seen, reading, 0.0)
+    now_ms = batching.predicted_ms(seen, reading, ran_ms)
+    return reading.value_ms * floor_ms / now_ms if 0 < now_ms < math.inf else reading.value_ms
 
 
 def _tightest(readings: Iterable[Reading]) -> Reading | None:

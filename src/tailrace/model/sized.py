@@ -1,27 +1,43 @@
 """What batches would take on another number of executors.
 
-A batch of n records on s slots takes ``D(n) = a + b*n/s``, with b the time that tasks are busy with
-a record. Batches of about one size tell D, but not how it splits into a part that shrinks with more
-slots and one that does not; the steps tell, for they measure b. So ``a = D - b*n/s`` at the size
-that batches have, and on s' slots ``D' = a + b*n/s'``.
+A batch of n records on s slots takes ``D(n) = a + p*s + b*n/s``: b is the time that tasks are busy
+with a record, a what every batch pays, and p what it pays for each of its tasks, to launch it or
+because tasks share a machine. Batches of about one size tell D, but not how it splits into a part
+that shrinks with more slots and one that does not; the steps tell, for they measure b. So
+``a + p*s = D - b*n/s`` on the slots that there are, and other numbers of them tell a from p.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import combinations
+from statistics import median
+from typing import TYPE_CHECKING
 
 from tailrace.model.microbatch import BatchModel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LATELY = 7
+"""Measurements whose median is taken for what a batch pays now. Each is a small difference of two
+large times, so that one alone says little."""
+
+ENOUGH = 4
+"""Measurements on a number of tasks that make it count."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizedBatches:
     """The batch model of a flow, asked about executors of ``cores`` each.
 
-    ``batch_ms`` is the part of a batch that does not shrink with more slots, ``busy_ms`` the time
-    that tasks spend on a record, and ``widest`` the most tasks that share them. The latency is that
-    of a constraint over ``every_ms`` (of a quantile, or the mean): ``fixed_ms`` beside the batches,
-    and what the model says back to back times ``ratio``, the fitting factor of Lohrmann 2016,
-    eq. 4.5. Back to back, because whatever is left of the bound is spent on longer batches.
+    ``batch_ms`` is what every batch pays and ``task_ms`` what it pays for each task, ``busy_ms``
+    the time that tasks spend on a record, and ``widest`` the most tasks that share them. The
+    latency is that of a constraint over ``every_ms`` (of a quantile, or the mean): ``fixed_ms``
+    beside the batches, and what the model says back to back times ``ratio``, the fitting factor of
+    Lohrmann 2016, eq. 4.5. Back to back, because whatever is left of the bound is spent on longer
+    batches.
     """
 
     batch_ms: float
@@ -32,11 +48,12 @@ class SizedBatches:
     widest: int | None = None
     fixed_ms: float = 0.0
     ratio: float = 1.0
+    task_ms: float = 0.0
 
     def on(self, size: int) -> BatchModel:
         """The batch model on so many executors."""
-        shared = _shared(size * self.cores, self.widest)
-        return BatchModel(self.batch_ms, self.busy_ms / shared)
+        tasks = shared_by(size * self.cores, self.widest)
+        return BatchModel(self.batch_ms + self.task_ms * tasks, self.busy_ms / tasks)
 
     def latency_ms(self, size: int, rate_per_s: float) -> float:
         """The constrained latency on so many executors, batches back to back."""
@@ -48,12 +65,28 @@ class SizedBatches:
         return self.on(size).utilisation(rate_per_s)
 
 
-def unshared_ms(
-    batches: BatchModel, records: float, busy_ms: float, slots: int, widest: int | None = None
-) -> float:
-    """The part of a batch of so many records that more slots would not shrink: ``D - b*n/s``."""
-    return max(0.0, batches.duration_ms(records) - busy_ms / _shared(slots, widest) * records)
-
-
-def _shared(slots: int, widest: int | None) -> int:
+def shared_by(slots: int, widest: int | None) -> int:
+    """How many tasks share the records: one a slot, as far as there may be so many."""
     return slots if widest is None else min(slots, widest)
+
+
+def unshared_ms(batches: BatchModel, records: float, busy_ms: float, tasks: int) -> float:
+    """The part of a batch of so many records that more tasks would not shrink: ``D - b*n/s``."""
+    return max(0.0, batches.duration_ms(records) - busy_ms / tasks * records)
+
+
+def overheads_ms(unshared: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """What every batch pays, and what for each task, from ``a + p*s`` on several numbers of tasks.
+
+    ``unshared`` holds the tasks and the part that they do not shrink, the newest last. The slope is
+    the median of those between any two numbers of tasks (Theil and Sen), never below 0, since
+    measurements are few and stray; without two numbers it is 0.
+    """
+    by_tasks = defaultdict[int, list[float]](list)
+    for tasks, value_ms in unshared:
+        by_tasks[tasks].append(value_ms)
+    known = sorted((tasks, median(ms)) for tasks, ms in by_tasks.items() if len(ms) >= ENOUGH)
+    slopes = [(more - less) / (t - s) for (s, less), (t, more) in combinations(known, 2)]
+    task_ms = max(0.0, median(slopes)) if slopes else 0.0
+    lately_ms = median(value_ms - task_ms * tasks for tasks, value_ms in unshared[-LATELY:])
+    return max(0.0, lately_ms), task_ms

@@ -30,7 +30,7 @@ OPTIONS = "spark.executor.extraJavaOptions"
 PATIENCE_S = 180.0
 """How long making it may take, on a machine that has much else to do."""
 
-_CONTENT = 2
+_CONTENT = 3
 """Another number whenever an archive is to hold other classes."""
 
 WRITING_S = 60.0

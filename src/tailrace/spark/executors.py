@@ -15,21 +15,23 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark.chain import Chain
+from tailrace.spark.link import Link
 from tailrace.spark.settings import conf_of
 from tailrace.spark.sinks import compute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ PATIENCE_S = 45.0
 REFUSED_S = 10.0
 """How long an executor that was busy when it should go is left alone."""
 
-
+WARMING = pa.schema([pa.field("x", pa.int32())])
 WARM_UPS = 2
 """How often a new executor is warmed up: what was loaded the first time runs fast the second."""
 
@@ -162,21 +164,22 @@ class Executors:
 def warmer(spark: SparkSession, cores: int, functions: tuple[object, ...]) -> Callable[[str], None]:
     """What warms up an executor of so many cores, for flows whose steps call these functions.
 
-    Python gets them along, and what runs them, so that what they import is imported there; but
-    they are not called.
+    Python gets them along, so that what they import is imported there; but they are not called. A
+    step that does nothing is, as theirs will be: the first Arrow array that is made of a list has
+    pyarrow import pandas, a third of a second. Its records are then shuffled, as records are.
     """
     session: Any = spark
     jvm = session._jvm
 
     def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _ = Chain, functions  # what a function speaks of travels with it
-        return batches
+        _ = functions  # what a function speaks of travels with it
+        return Chain((Link("warm-up", "row", itemgetter(0), WARMING, "fail"),))(batches)
 
     def warm_up(executor: str) -> None:
         spark.sparkContext.setLocalProperty(jvm.tailrace.Fleet.WARMS, executor)
         for _ in range(WARM_UPS):
             rows = jvm.tailrace.Fleet.rowsOn(session._jsparkSession, executor, cores)
-            compute(DataFrame(rows, spark).mapInArrow(held, "x int"))
+            compute(DataFrame(rows, spark).mapInArrow(held, "x int").repartition(1))
 
     return warm_up
 

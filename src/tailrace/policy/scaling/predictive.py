@@ -25,7 +25,6 @@ for the grade that runs. The model speaks of units of speed 1.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -45,7 +44,7 @@ from tailrace.policy.scaling.calibration import (
 )
 from tailrace.policy.scaling.horizon import Outlook, best_trajectory
 from tailrace.policy.scaling.rules import settling, stay, wait
-from tailrace.policy.scaling.sizing import LatencyModel, Load, Move
+from tailrace.policy.scaling.sizing import REACH, LatencyModel, Load, Move, fewest_beyond
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
@@ -339,13 +338,12 @@ def _unkept(strategy: Strategy, view: _View) -> str:
         busy = view.modelled.busy(*asked)
         return busy < HEADROOM and view.modelled.latency_ms(*asked) <= bound_ms
 
-    most = load.limits.most
-    if keeps(most):
+    least, most = load.limits.least, load.limits.most
+    if any(map(keeps, range(most, least - 1, -1))):
         return ""
-    beyond = range(most + 1, 64 * most + 1)
-    at = bisect_left(beyond, True, key=keeps)
+    enough = fewest_beyond(load.limits, keeps)
     goal = show_duration(bound_ms) if math.isfinite(bound_ms) else "up"
-    instead = f"{beyond[at]} would" if at < len(beyond) else f"neither would {beyond[-1]}"
+    instead = f"none up to {REACH * most} would" if enough is None else f"{enough} would"
     return f" No size up to {most} keeps {goal}; {instead}."
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 from tailrace.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.policy.decision import Alternative
 
 
@@ -41,6 +43,18 @@ class Limits:
         return self.most if size > self.most else max(self.least, math.ceil(size))
 
 
+REACH = 16
+"""Up to so many times the most units are looked at to say what would keep a bound."""
+
+
+def fewest_beyond(limits: Limits, keeps: Callable[[int], bool]) -> int | None:
+    """The fewest units above the limits that would keep a bound; None where none in reach do.
+
+    Each is looked at, since more units do not always help: a batch pays for every task.
+    """
+    return next(filter(keeps, range(limits.most + 1, REACH * limits.most + 1)), None)
+
+
 class LatencyModel(Protocol):
     """What the latency would be on another number of units, or at another rate."""
 
@@ -57,8 +71,9 @@ class Load:
 
     ``rate_per_s`` counts records that arrived and ``done_per_s`` those that were finished;
     ``service_ms`` is how long one unit is busy with a record and ``busy`` the share of time that
-    units were. ``latency_ms`` is the constrained statistic, None when no record was finished, and
-    ``backlog`` how many records wait at the end of the step. ``blocked`` is the share of time in
+    units were. ``latency_ms`` is the constrained statistic, without what is added to it by batches
+    that are longer than they need be, and None when no record was finished; ``backlog`` is how
+    many records wait at the end of the step. ``blocked`` is the share of time in
     which records had to wait because all units were taken. The coefficients of variation are those
     of the times between arrivals and of the service.
 
