@@ -202,6 +202,17 @@ def test_a_rise_of_the_rate_is_answered_before_its_interval_is_over(at_s: int, s
     assert answers[0].after.interval_ms < answers[0].before.interval_ms
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_small_rise_is_answered_as_soon_as_it_is_no_chance(seed: int) -> None:
+    """A sixth more of few records is within four deviations of one batch, but not of three."""
+    plant = Plant(planning_ms=60, sink_ms=40, steps={"parse": StepCost(0.5), "score": StepCost(1)})
+    result = run(Burst(400, 470, 60, 60, 150), Constraint(1_000), plant=plant, seed=seed)
+    decisions = result.controller.log.decisions
+    answers = [r for r in decisions if 60e6 < r.at_us < 65e6]
+    assert answers
+    assert answers[0].after.interval_ms < answers[0].before.interval_ms
+
+
 def test_a_rise_is_answered_within_its_interval_also_where_batches_take_seconds() -> None:
     result = run(Burst(3_000, 6_000, 61, 60, 150), Constraint(2_000, every_ms=20_000))
     assert result.intervals_ms()[11] > 2_000
