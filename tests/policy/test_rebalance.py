@@ -386,6 +386,21 @@ def test_two_paths_with_one_common_step_agree_with_a_walk_over_all_its_sizes(
     assert sum(least_total(budgets, tasks).parallelism.values()) == min(totals)
 
 
+@pytest.mark.parametrize("most", [(1, 2, 1), (1, 1, 1)])
+@pytest.mark.parametrize("uneven", range(3))
+def test_a_variation_that_is_next_to_nothing_is_none(most: tuple[int, ...], uneven: int) -> None:
+    tasks = tuple(
+        TaskLoad(name, 1.0, 2.0, 0.0, 5.5e-161 if at == uneven else 0.0, None, 1, 1, most[at])
+        for at, name in enumerate("lsr")
+    )
+    budgets = [
+        Budget(tuple(path), between(tuple(t for t in tasks if t.name in path), 0.9))
+        for path in ("ls", "sr")
+    ]
+    assert least_total(budgets, tasks).parallelism == {"l": 1, "s": 1, "r": 1}
+    assert least_total(budgets, tasks).feasible
+
+
 def crossed(
     seed: int, paths: tuple[str, ...] = ("abc", "ade", "bdf", "cef"), most: int = 64
 ) -> tuple[list[Budget], tuple[TaskLoad, ...]]:

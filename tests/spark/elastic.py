@@ -21,6 +21,7 @@ from tailrace.load import Constant, Uniform, generate
 from tailrace.policy.scaling.ondemand import OnDemand
 from tailrace.spark import archive, sinks
 from tailrace.spark.cluster import Cluster
+from tailrace.spark.executors import PATIENCE_S as REFUSED_AFTER_S
 from tailrace.spark.flow import Flow
 from tailrace.spark.settings import session
 from tailrace.spark.step import keyed_step, step
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
 
 MOST = 3
 RATE_PER_S = 200
-PATIENCE_S = 180.0
 KEYS = 10
+
+PATIENCE_S = REFUSED_AFTER_S + 60.0
+"""A move that the cluster does not make is given up, and another made, only after that time."""
 
 
 class AtRandom(OnDemand):

@@ -164,7 +164,7 @@ def test_a_step_that_one_task_cannot_carry_gets_more_of_them(
     flow = observed(
         lambda records: records.transform(step("wait", waits, "seq bigint", scale=(1, 3))),
         files.sink,
-        source=replay(even_trace(8_000, 400), partitions=1),
+        source=replay(even_trace(24_000, 400), partitions=1),
         mode="enforce",
         backend="realtime",
         interval="1 s",

@@ -25,6 +25,10 @@ BOTTLENECK = 0.95
 
 ROUNDING = 1e-9
 
+_STEADY = 1e-15
+"""Times that vary by less than numbers can tell are all the same; waits made of such a variation
+would be too short to count with."""
+
 
 @dataclass(frozen=True, slots=True)
 class WaitCurve:
@@ -86,6 +90,9 @@ class TaskLoad:
                 f"Step {self.name} cannot have {self.tasks} tasks of {self.least} to {self.most}: "
                 "give whole numbers from 1 up, the least first."
             )
+        for name in ("cv_arrivals", "cv_service"):
+            if 0 < getattr(self, name) < _STEADY:
+                object.__setattr__(self, name, 0.0)
         offered = self.tasks * self.utilisation
         variation = (self.cv_arrivals**2 + self.cv_service**2) / 2
         scale_ms = self.queue.correction * self.service_ms * offered * variation
