@@ -138,6 +138,13 @@ _LONGEST_SEASON: Final = 60
 _ERRORS: Final = 100
 _LEAST_PER_S: Final = 1e-6
 
+_SURPRISE: Final = 5.0
+_LEVELS_OFF: Final = 4
+"""A rate that is so many times further off than others were, about four deviations, is a jump such
+as there was none before. What weights fitted to the rest make of it is chance, from no rise at all
+to as much again at every step: for so many steps the last rate is taken to stay, unless it jumps
+on, which is a trend."""
+
 
 class Outlook:
     """A history of rates, one a control step, and the forecast that follows from it.
@@ -149,8 +156,8 @@ class Outlook:
     ``weights`` are how far the method follows new rates; None fits them to the history, at each
     step anew, since weights from before a jump follow it slowly. De Matteis 2016 has Holt's method,
     with (level, trend) of (1, 0.015) for a random walk and (0.67, 0.26) for stock quotes. Until
-    there are ten rates, or two seasons, the last one is taken to stay: the original draws a line
-    through the first two, and so mistakes a first jump for a trend.
+    there are ten rates, or two seasons, the last one is taken to stay, as it is after a jump: the
+    original draws a line through the first two, and so mistakes a first jump for a trend.
     """
 
     def __init__(
@@ -179,6 +186,7 @@ class Outlook:
         self._rates: deque[float] = deque(maxlen=max(_HISTORY, 3 * self._period))
         self._expected: float | None = None
         self._errors: deque[float] = deque(maxlen=_ERRORS)
+        self._jumped = 0
 
     @property
     def error_share(self) -> float | None:
@@ -190,8 +198,13 @@ class Outlook:
         if not 0 <= rate_per_s < np.inf:
             raise InputError(f"A rate of {rate_per_s} records/s cannot be: give one from 0 up.")
         expected, self._expected = self._expected, None
+        self._jumped = max(0, self._jumped - 1)
         if expected is not None and rate_per_s > 0:
-            self._errors.append(abs(expected - rate_per_s) / rate_per_s)
+            error = abs(expected - rate_per_s) / rate_per_s
+            usual = self.error_share
+            if usual is not None and error > _SURPRISE * usual:
+                self._jumped = 0 if self._jumped else _LEVELS_OFF
+            self._errors.append(error)
         self._rates.append(rate_per_s)
         return expected
 
@@ -223,7 +236,8 @@ class Outlook:
     def _method_for(self, rates: Floats) -> tuple[Method, Weights, int]:
         """The method that so many rates allow, with its weights and the length of its season."""
         factors = self._method is Method.MULTIPLICATIVE and bool((rates <= 0).any())
-        if len(rates) < self._enough or factors:
+        jumped = self._jumped > 0 and self._given is None
+        if len(rates) < self._enough or factors or jumped:
             naive = Method.NAIVE
             return naive, fit_weights(rates, (naive,), 1)[naive], 1
         weights = self._given or fit_weights(rates, (self._method,), self._period)[self._method]
