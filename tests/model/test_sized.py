@@ -25,6 +25,8 @@ def test_what_was_measured_on_some_slots_tells_what_a_batch_takes_on_others(
 
 def test_no_more_slots_share_the_records_than_there_are_partitions() -> None:
     assert shared_by(16, 4) == shared_by(4, None) == 4
+    found_ms = unshared_ms(BatchModel(50.0, 2.0), 100, 8.0, shared_by(16, 4))
+    assert found_ms == pytest.approx(50.0)
     sized = SizedBatches(50.0, 8.0, 5_000.0, cores=2, widest=4)
     assert sized.on(2) == sized.on(8) == BatchModel(50.0, 2.0)
     assert sized.utilisation(1, 100) == pytest.approx(0.4)

@@ -264,6 +264,12 @@ def test_a_jump_after_a_calm_is_believed_at_once_and_is_no_trend(later: int, see
     assert after(Outlook(), rates) == pytest.approx((200, 200, 200), rel=0.15)
 
 
+def test_a_jump_after_a_calm_is_believed_one_step_later() -> None:
+    calm = [1_000.0 + 5 * (-1) ** step for step in range(40)]
+    expected = after(Outlook(), [*calm, 3_000.0, 3_000.0, 3_000.0])
+    assert expected[0] == pytest.approx(3_000, rel=0.15)
+
+
 def test_a_jump_that_goes_on_is_a_trend() -> None:
     calm = [1_000.0 + 5 * (-1) ** step for step in range(40)]
     assert after(Outlook(), [*calm, 2_000.0, 3_000.0, 4_000.0, 5_000.0])[0] > 5_400

@@ -613,7 +613,7 @@ def test_a_bound_that_no_size_keeps_is_told_with_the_size_that_would() -> None:
     needed = next(n for n in range(5, 99) if Kingman().latency_ms(n, 12_000.0) <= 1.5)
     assert told.reason.endswith(f" No size up to 4 keeps 1.5 ms; {needed} would.")
     never = warm(limits=limits).decide(seen(2_000.0, 4, limits, bound_ms=0.4))
-    assert never.reason.endswith(" No size up to 4 keeps 0.4 ms; none up to 64 would.")
+    assert never.reason.endswith(" No size up to 4 keeps 0.4 ms; neither would 256.")
     late_ms = Dear().latency_ms(3, 2_000.0)
     dear = seen(2_000.0, 3, limits, bound_ms=3.0, model=Dear(), latency_ms=late_ms)
     assert " No size up to" not in warm(limits=limits).decide(dear).reason, "3 keep it, 4 do not"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import InputError
 from tailrace.policy.scaling.reactive import Reactive
-from tailrace.policy.scaling.sizing import REACH, Limits, Load, Move, Scaler, fewest_beyond
+from tailrace.policy.scaling.sizing import Limits, Load, Move, Scaler
 
 # --- a load and its model ---------------------------------------------------------------------
 
@@ -448,7 +448,7 @@ def test_a_bound_beyond_the_limits_gets_the_most_and_the_size_that_would_do() ->
     load = seen(8, 4_000, limits=(1, 10), latency_ms=900)
     move = Reactive().decide(load)
     assert move.size == 10
-    would = least_by_force(replace(load, limits=Limits(11, REACH * 10)), 0.08)
+    would = least_by_force(replace(load, limits=Limits(11, 4_096)), 0.08)
     assert would == 14
     assert "No more than 10 are allowed" in move.reason
     assert "14 would take 350 ms at 57% busy, the fewest that keep it" in move.reason
@@ -462,23 +462,32 @@ def test_the_size_that_would_do_is_the_least_above_the_limits(
     load = seen(most, rate_per_s, bound_ms=bound_ms, limits=(1, most))
     assume(least_by_force(load, 0.08) is None)
     move = Reactive().decide(load)
-    would = least_by_force(replace(load, limits=Limits(most, REACH * most)), 0.08)
+    would = least_by_force(replace(load, limits=Limits(most, 4_096)), 0.08)
     assert move.size == most
-    assert (f"none up to {REACH * most} does" in move.reason) == (would is None)
+    assert ("no number of units does" in move.reason) == (would is None)
     if would is not None:
         assert f": {would} would take" in move.reason
 
 
+class Narrow:
+    """Units that help up to a number, beyond which each costs more than it brings."""
+
+    def latency_ms(self, size: int, _: float) -> float:
+        return 100.0 if 9 <= size <= 11 else 1e6
+
+    def utilisation(self, _: int, __: float) -> float:
+        return 0.5
+
+
 def test_units_that_only_help_up_to_a_number_are_found_too() -> None:
-    assert fewest_beyond(Limits(1, 8), range(9, 12).__contains__) == 9
-    assert fewest_beyond(Limits(1, 8), range(99, 101).__contains__) == 99
-    assert fewest_beyond(Limits(1, 8), range(2, 9).__contains__) is None
+    load = replace(seen(8, 4_000, limits=(1, 8)), model=Narrow())
+    assert ": 9 would take 100 ms" in Reactive().decide(load).reason
 
 
 def test_a_bound_below_the_fixed_cost_is_kept_by_no_number_and_that_is_said() -> None:
     move = Reactive().decide(seen(8, 4_000, bound_ms=140, limits=(1, 10)))
     assert move.size == 10
-    assert "none up to 160 does, which still take 158 ms" in move.reason
+    assert "no number of units does, 4096 still take 150 ms" in move.reason
 
 
 def test_the_reason_of_a_rise_compares_the_sizes_in_plain_words() -> None:

@@ -131,10 +131,13 @@ def _constants(
 
     keeps(MOST)
     if not quick:
-        first = max(step["least"] or MOST for step in ours["steps"])
-        upwards = next(filter(keeps, range(first, MOST + 1)), MOST)
-        if upwards == first:
-            next((size for size in range(first - 1, 0, -1) if not keeps(size)), None)
+        size = max(step["least"] or MOST for step in ours["steps"])
+        if keeps(size):
+            while size > 1 and keeps(size - 1):
+                size -= 1
+        else:
+            while size < MOST and not keeps(size + 1):
+                size += 1
     return [found[size] for size in sorted(found, reverse=True)]
 
 

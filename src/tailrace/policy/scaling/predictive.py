@@ -44,7 +44,7 @@ from tailrace.policy.scaling.calibration import (
 )
 from tailrace.policy.scaling.horizon import Outlook, best_trajectory
 from tailrace.policy.scaling.rules import settling, stay, wait
-from tailrace.policy.scaling.sizing import REACH, LatencyModel, Load, Move, fewest_beyond
+from tailrace.policy.scaling.sizing import LatencyModel, Load, Move
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
@@ -341,9 +341,10 @@ def _unkept(strategy: Strategy, view: _View) -> str:
     least, most = load.limits.least, load.limits.most
     if any(map(keeps, range(most, least - 1, -1))):
         return ""
-    enough = fewest_beyond(load.limits, keeps)
+    beyond = range(most + 1, 64 * most + 1)
+    enough = next(filter(keeps, beyond), None)  # each one, as more do not always help
     goal = show_duration(bound_ms) if math.isfinite(bound_ms) else "up"
-    instead = f"none up to {REACH * most} would" if enough is None else f"{enough} would"
+    instead = f"neither would {beyond[-1]}" if enough is None else f"{enough} would"
     return f" No size up to {most} keeps {goal}; {instead}."
 
 

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
 from tailrace.policy.decision import Alternative
-from tailrace.policy.scaling.sizing import REACH, Move, fewest_beyond
+from tailrace.policy.scaling.sizing import Move
 from tailrace.policy.scaling.waits import BOTTLENECK, BUSY_UP_TO
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
     from tailrace.policy.scaling.sizing import Load
+
+LARGEST = 4_096
+"""No more units than this are looked at to say what it would take to keep a bound."""
 
 CLEAR_RISE = 0.1
 """A rate that is above another by more than this share is more than noise."""
@@ -184,6 +187,13 @@ class _View:
         kept = (size for size in self.sizes if self.keeps(size, rate_per_s))
         return next(kept, self.load.limits.most)
 
+    def beyond(self) -> int | None:
+        """The least size above the limits that would keep the bound, if one does.
+
+        Each is looked at, since more units do not always help: a batch pays for every task.
+        """
+        return next(filter(self.keeps, range(self.load.limits.most + 1, LARGEST + 1)), None)
+
     def up(self, size: int, doubling: str) -> Move:
         """More units: the fewest that keep the bound, or what a bottleneck gets."""
         kept = f", the fewest that keep {self._goal}" if self.keeps(size) else ""
@@ -223,12 +233,12 @@ class _View:
         """What it would take, where the most units that are allowed do not keep the bound."""
         if size < self.load.limits.most or self.keeps(size):
             return ""
-        enough = fewest_beyond(self.load.limits, self.keeps)
+        enough = self.beyond()
         if enough is not None:
             would = f"{enough} would take {self._shown(enough)}, the fewest that keep it"
         else:
-            largest = REACH * size
-            would = f"none up to {largest} does, which still take {self._shown(largest)}"
+            largest = max(LARGEST, size)
+            would = f"no number of units does, {largest} still take {self._shown(largest)}"
         return f" No more than {size} are allowed, which miss {self._goal}: {would}."
 
     def _alternative(self, size: int, why_not: str) -> Alternative:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 from tailrace.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tailrace.policy.decision import Alternative
 
 
@@ -41,18 +39,6 @@ class Limits:
     def within(self, size: float) -> int:
         """The whole size from ``least`` to ``most`` that is not below the given one, if any."""
         return self.most if size > self.most else max(self.least, math.ceil(size))
-
-
-REACH = 16
-"""Up to so many times the most units are looked at to say what would keep a bound."""
-
-
-def fewest_beyond(limits: Limits, keeps: Callable[[int], bool]) -> int | None:
-    """The fewest units above the limits that would keep a bound; None where none in reach do.
-
-    Each is looked at, since more units do not always help: a batch pays for every task.
-    """
-    return next(filter(keeps, range(limits.most + 1, REACH * limits.most + 1)), None)
 
 
 class LatencyModel(Protocol):
