@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tailrace.control.loop import Controller, Mode, Saving, clear_rise, load_of
+from tailrace.control.loop import LIKELY, SURE, Controller, Mode, Saving, clear_rise, load_of
 from tailrace.control.scaling import POLICY as SCALING
 from tailrace.goals import SOURCE
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
@@ -91,6 +91,7 @@ class BatchController(Controller[Interval, Intervals]):
         self._points: deque[BatchPoint] = deque(maxlen=HISTORY)
         self._ratios = _no_ratios()
         self._seen: Observation | None = None
+        self._scaled_per_s = 0.0
         self._recent: deque[BatchMeasure] = deque(maxlen=RECENT_BATCHES)
 
     def on_batch(self, batch: BatchMeasure) -> Plan:
@@ -189,12 +190,20 @@ class BatchController(Controller[Interval, Intervals]):
             return
         for decide in POLICIES:
             self._act(decide(replace(observation, plan=self.plan)), now_us)
+        self._scaled_per_s = self._recent_rate(interval.rate_per_s, SURE)
         self._scale(observation, now_us)
+
+    def _scale_if_risen(self, seen: Observation, now_us: int) -> None:
+        """Ask for executors before the interval is over if it is sure that the rate has risen."""
+        rate = self._recent_rate(self._scaled_per_s, SURE)
+        if rate > self._scaled_per_s:
+            self._scaled_per_s = rate
+            self._scale(seen, now_us)
 
     def _scale(self, seen: Observation, now_us: int) -> None:
         """The dearest of all, and so the last: another number of executors."""
         if self.scaling is not None and self._interval is not None:
-            seen = replace(seen, plan=self.plan)
+            seen = replace(seen, plan=self.plan, rate_per_s=self._scaled_per_s)
             decision = self.scaling.decide(seen, self._interval, list(self._recent), now_us)
             last = self.log.history[-1]
             self.log.history[-1] = replace(last, needed=self.scaling.needed)
@@ -240,26 +249,28 @@ class BatchController(Controller[Interval, Intervals]):
         The interval that the plan rests on may be 5 s old; until the next is complete, a step in
         the load would be answered by batches that are too long for it.
         """
-        rate = self._recent_rate(seen.rate_per_s)
-        if self.mode is Mode.OBSERVE or rate <= seen.rate_per_s:
+        if self.mode is Mode.OBSERVE:
             return
-        self._seen = replace(seen, plan=self.plan, rate_per_s=rate)
-        decision = batching.decide(self._seen)
-        if decision.plan.interval_ms < self.plan.interval_ms:
-            self._act(decision, now_us)
-        self._scale(self._seen, now_us)
+        rate = self._recent_rate(seen.rate_per_s, LIKELY)
+        if rate > seen.rate_per_s:
+            seen = self._seen = replace(seen, plan=self.plan, rate_per_s=rate)
+            decision = batching.decide(seen)
+            if decision.plan.interval_ms < self.plan.interval_ms:
+                self._act(decision, now_us)
+        self._scale_if_risen(seen, now_us)
 
-    def _recent_rate(self, known_per_s: float) -> float:
+    def _recent_rate(self, known_per_s: float, deviations: float) -> float:
         """The rate of the last seconds, or batch, if it has clearly risen, else the known one."""
         if len(self._recent) < 2:
             return known_per_s
         *_, before, last = self._recent
+        known_s = self.interval_ms / 1e3
         for recent_us in RECENT_US:
             since_us = min(before.planned_us, last.planned_us - recent_us)
             batches = [batch for batch in self._recent if batch.planned_us >= since_us]
-            records = sum(batch.records for batch in batches[1:])
-            rate = records / (batches[-1].planned_us - batches[0].planned_us) * 1e6
-            if clear_rise(known_per_s, records, rate) > known_per_s:
+            lately_s = (batches[-1].planned_us - batches[0].planned_us) / 1e6
+            rate = sum(batch.records for batch in batches[1:]) / lately_s
+            if clear_rise(known_per_s, known_s, rate, lately_s, deviations):
                 return rate
         return known_per_s
 
@@ -268,7 +279,7 @@ class BatchController(Controller[Interval, Intervals]):
             graph=self.graph,
             plan=self.plan,
             readings=tuple(self._reading(constraint) for constraint in self.constraints),
-            rate_per_s=self._recent_rate(interval.rate_per_s),
+            rate_per_s=self._recent_rate(interval.rate_per_s, LIKELY),
             model=model,
             noise=spread(list(self._points), model, _half_life(interval)),
             steps={

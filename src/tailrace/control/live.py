@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tailrace.control.loop import Controller, Log, Mode, clear_rise, load_of
+from tailrace.control.loop import LIKELY, Controller, Log, Mode, clear_rise, load_of
 from tailrace.control.recording import Recording
 from tailrace.goals import SOURCE, is_sink
 from tailrace.plan import chain_name
@@ -209,14 +209,14 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         """Where rates go that were clearly above the known ones in the last half second."""
         with self._lock:
             recent = {place: list(stretches) for place, stretches in self._recent.items()}
-        found = {}
+        found, known_s = {}, self.interval_ms / 1e3
         for chain in observation.chains:
             rates = [
                 rate
                 for (name, _), stretches in recent.items()
                 if name == chain.chain
                 and stretches[-1].last_us >= now_us - 2 * RECENT_US
-                and (rate := _recent_rate(stretches, chain.rate_per_s)) > chain.rate_per_s
+                and (rate := _recent_rate(stretches, chain.rate_per_s, known_s)) > chain.rate_per_s
             ]
             if rates:
                 found[chain.chain] = max(rates) + AHEAD * (max(rates) - chain.rate_per_s)
@@ -316,11 +316,11 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         return PathReading(constraint, value_ms, chains, hops, 0.0, max(0.0, sink_ms))
 
 
-def _recent_rate(stretches: list[Stretch], known_per_s: float) -> float:
+def _recent_rate(stretches: list[Stretch], known_per_s: float, known_s: float) -> float:
     """The rate of what a task said lately, if clearly above the known one; else the known one."""
     first, *later = stretches
-    records = sum(stretch.records for stretch in later)
-    span_us = stretches[-1].last_us - first.last_us
-    if span_us <= 0:
+    span_s = (stretches[-1].last_us - first.last_us) / 1e6
+    if span_s <= 0:
         return known_per_s
-    return clear_rise(known_per_s, records, records / span_us * 1e6)
+    rate = sum(stretch.records for stretch in later) / span_s
+    return rate if clear_rise(known_per_s, known_s, rate, span_s, LIKELY) else known_per_s

@@ -39,6 +39,13 @@ latencies is kept."""
 SAME_ADVICE = 0.1
 """Advice on the interval that differs by less than this share is not given again."""
 
+LEAST_RISE = 0.1
+"""Rates that rise by a smaller share are within the margins of every plan."""
+
+LIKELY, SURE = 3.0, 5.0
+"""How many deviations above what was known a rate must be for what is free, and for what is dear. A
+rate is looked at several times in a second: of four deviations chance makes one in an hour."""
+
 AnySpan = TypeVar("AnySpan", bound="Span")
 
 
@@ -330,10 +337,15 @@ def load_of(measure: StepMeasure, busy: dict[int, float]) -> StepLoad:
     )
 
 
-def clear_rise(known_per_s: float, records: int, rate_per_s: float) -> float:
-    """A rate that was counted lately, if it is clearly above the known one; else the known one.
+def clear_rise(
+    known_per_s: float, known_s: float, lately_per_s: float, lately_s: float, deviations: float
+) -> bool:
+    """Whether a rate that was counted lately is clearly above the known one.
 
-    Clearly: by more than 15 %, and by more than four deviations of a Poisson count.
+    Clearly: by more than a tenth, and by more than so many deviations of two Poisson counts of one
+    rate, the one lately and the one that the rate is known by, of which each lasted so long.
     """
-    clearly = 1 + max(0.15, 4 / math.sqrt(max(1, records)))
-    return rate_per_s if rate_per_s > known_per_s * clearly else known_per_s
+    if known_per_s <= 0:
+        return lately_per_s > 0
+    chance = math.sqrt((1 / lately_s + 1 / known_s) / known_per_s)
+    return lately_per_s > known_per_s * (1 + max(LEAST_RISE, deviations * chance))
