@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtr
 
 from tailrace.control import BatchController, Mode
+from tailrace.control.loop import LIKELY, SURE, clear_rise
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import Constraint
 from tailrace.load import Burst, Constant, Frequencies, Keys, Staircase, Uniform, generate
@@ -202,9 +204,26 @@ def test_a_rise_of_the_rate_is_answered_before_its_interval_is_over(at_s: int, s
     assert answers[0].after.interval_ms < answers[0].before.interval_ms
 
 
+@pytest.mark.parametrize("lately_s", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("rate_per_s", [100.0, 400.0, 5_000.0])
+def test_chance_is_taken_for_a_rise_as_seldom_as_its_deviations_say(
+    rate_per_s: float, lately_s: float
+) -> None:
+    """Twice the tail of a normal distribution leaves room for the skew of Poisson counts."""
+    rng, known_s, trials = np.random.default_rng(1), 5.0, 20_000
+    known = rng.poisson(rate_per_s * known_s, trials) / known_s
+    lately = rng.poisson(rate_per_s * lately_s, trials) / lately_s
+    for deviations in (2.0, LIKELY, SURE):
+        pairs = zip(known.tolist(), lately.tolist(), strict=True)
+        found = sum(clear_rise(was, known_s, now, lately_s, deviations) for was, now in pairs)
+        assert found <= 2 * ndtr(-deviations) * trials + 3
+    risen = rng.poisson(1.5 * 5_000 * lately_s, 100) / lately_s
+    assert all(clear_rise(5_000.0, known_s, now, lately_s, SURE) for now in risen.tolist())
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_small_rise_is_answered_as_soon_as_it_is_no_chance(seed: int) -> None:
-    """A sixth more of few records is within four deviations of one batch, but not of three."""
+    """A sixth more of few records is what chance may make of one batch, but not of three."""
     plant = Plant(planning_ms=60, sink_ms=40, steps={"parse": StepCost(0.5), "score": StepCost(1)})
     result = run(Burst(400, 470, 60, 60, 150), Constraint(1_000), plant=plant, seed=seed)
     decisions = result.controller.log.decisions

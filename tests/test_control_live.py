@@ -105,6 +105,21 @@ def let_flow(
 GOAL = Constraint(50.0, every_ms=1_000.0)
 
 
+def test_a_clock_that_is_set_back_stops_no_decision() -> None:
+    """An hour is lost after four seconds, and the first moment after it is told by a tick."""
+    controller = let_flow(controlled(GOAL), 4)
+    for second in range(4, 10):
+        controller.tick(START_US + (second - 3_600) * SECOND_US + SECOND_US // 2)
+        for said in STEADY.second(second - 3_600):
+            controller.hear(said)
+        controller.tick(START_US + (second - 3_600 + 2) * SECOND_US)
+    history = controller.log.history
+    assert len(history) >= 9
+    starts = [record.start_us for record in history]
+    assert starts == sorted(starts)
+    assert max(record.rate_per_s for record in history) <= 2 * STEADY.rate
+
+
 def test_intervals_are_remembered_with_all_that_was_said_of_them() -> None:
     log = let_flow(controlled(GOAL), 5).log
     assert [record.records for record in log.history] == [1_000] * 5

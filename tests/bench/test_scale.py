@@ -1,4 +1,4 @@
-"""How elastic runs are compared, on runs that were made up."""
+"""How elastic runs are compared: on runs that were made up, and on those that are committed."""
 
 from __future__ import annotations
 
@@ -65,12 +65,15 @@ def test_the_fewest_constant_executors_are_found_from_what_the_model_says(
 
 
 def test_the_table_has_a_row_for_every_run() -> None:
-    result = {
-        "bound_ms": 1_000.0,
-        "policies": [run("predictive", 0.97, 400), run("Th-Rule", 0.5, 300)],
-        "constants": [run("8 executors", 0.99, 800)],
-    }
-    assert scale.table(result).row_count == 3
+    named = {"predictive": (1, 2, 2), "Th-Rule": (1, 2, 1), "8 executors": (8, 8, 8)}
+    runs = [run(name, 0.9, 4_321) | {"steps": stepped(*sizes)} for name, sizes in named.items()]
+    result = {"bound_ms": 1_000.0, "policies": runs[:2], "constants": runs[2:]}
+    shown = scale.table(result)
+    assert shown.row_count == 3
+    cells = {str(column.header): list(column.cells) for column in shown.columns}
+    assert cells["policy"] == list(named)
+    assert cells["moves"] == ["1", "2", "0"]
+    assert cells["core s"] == ["4,321"] * 3
 
 
 def test_what_spark_is_told_lets_it_have_as_many_as_every_other() -> None:
@@ -92,7 +95,7 @@ def test_moves_are_counted_by_steps_of_the_load() -> None:
     assert scale._most_moves(stepped(1, 1, 2, 3, 4, 4), 10.0) == 2
 
 
-def test_a_run_is_drawn_beside_the_best_constant_number(tmp_path: Path) -> None:
+def test_runs_are_drawn_beside_the_best_constant_number(tmp_path: Path) -> None:
     ours, constant = run("predictive", 0.97, 400), run("2 executors", 0.99, 800)
     ours["steps"], constant["steps"] = stepped(1, 2, 2), stepped(2, 2, 2)
     result = {"bound_ms": 1_000.0, "policies": [ours], "best_constant": constant}

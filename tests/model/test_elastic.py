@@ -302,10 +302,10 @@ def test_twenty_minutes_are_simulated_many_thousand_times_faster_than_they_last(
 ) -> None:
     start(plant, np.full(10, 100.0), 1, 1_000.0).step()  # compile
     running = start(plant, np.full(1_200, 400.0), 4, 5_000.0)
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(running.steps):
         running.step()
-    assert time.perf_counter() - began < 1_200 / 2_000
+    assert time.process_time() - began < 1_200 / 2_000
 
 
 @pytest.mark.parametrize(

@@ -255,6 +255,30 @@ def test_the_error_is_the_mean_over_steps_of_what_the_next_rate_was_missed_by() 
     assert outlook.add(160.0) == 160.0
 
 
+@pytest.mark.parametrize("method", [Method.NAIVE, Method.HOLT])
+def test_a_step_of_which_more_is_known_is_not_counted_twice(method: Method) -> None:
+    rates = [400.0 + 3 * (step % 5) + 4 * step for step in range(30)]
+    once, twice = Outlook(method), Outlook(method)
+    for rate in rates:
+        once.add(rate)
+        twice.add(0.9 * rate)
+        assert twice.add(rate, steps=0) is None
+    assert twice.ahead(3, 0, 1_000.0).mean_per_s == once.ahead(3, 0, 1_000.0).mean_per_s
+
+
+def test_steps_of_which_nothing_is_known_leave_the_trend_as_it_is() -> None:
+    outlook = Outlook(Method.HOLT)
+    for step in range(30):
+        outlook.add(100.0 + 10 * step)
+        outlook.ahead(1, 0, 1_000.0)
+    before = outlook.error_share
+    assert outlook.add(100.0 + 10 * 34, steps=5) is None
+    assert outlook.error_share == before
+    assert outlook.ahead(2, 0, 1_000.0).mean_per_s == pytest.approx((450.0, 460.0), rel=0.02)
+    outlook.add(500.0, steps=10_000)
+    assert outlook.ahead(2, 0, 1_000.0).mean_per_s == (500.0, 500.0)
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("later", [1, 2, 4])
 def test_a_jump_after_a_calm_is_believed_at_once_and_is_no_trend(later: int, seed: int) -> None:

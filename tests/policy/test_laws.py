@@ -53,7 +53,8 @@ class Holt(Outlook):
         self.level: float | None = None
         self.trend: float | None = None
 
-    def add(self, rate_per_s: float) -> float | None:
+    def add(self, rate_per_s: float, steps: int = 1) -> float | None:
+        assert steps == 1
         expected = None
         if self.level is not None:
             expected = self.level + (self.trend or 0.0)

@@ -76,6 +76,24 @@ def test_what_was_decided_stays_as_it_is(busy: float, tasks: int) -> None:
     assert decide(again, goal).plan.partitions["score"] == after
 
 
+def test_what_another_step_on_the_path_takes_is_not_left_to_the_queues() -> None:
+    quick = seen(0.9)
+    slow = replace(quick, steps={**quick.steps, "parse": load(15.0, 0.1, 1)})
+    goal = (Constraint(20.0),)
+    alone = (Constraint(20.0, path=("score", "sink")),)
+    enough = decide(quick, goal).plan.partitions["score"]
+    assert decide(slow, goal).plan.partitions["score"] > enough
+    assert decide(slow, alone) == decide(quick, alone)
+
+
+def test_tasks_of_spark_hold_slots_too() -> None:
+    goal = (Constraint(20.0),)
+    assert decide(seen(0.95, 2, slots=8), goal).plan.partitions["score"] > 2
+    decision = decide(seen(0.95, 2, slots=8), goal, other_tasks=6)
+    assert decision.plan.partitions["score"] == 2
+    assert "and there are 8." in decision.reason
+
+
 def test_tasks_beyond_the_slots_are_not_asked_for_but_named() -> None:
     decision = decide(seen(0.95, 2, slots=3), (Constraint(20.0),))
     assert decision.plan.partitions["score"] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,14 @@ import numpy as np
 import pytest
 
 from tailrace.control import BatchController, Mode
+from tailrace.control.scaling import Scaling
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import SINK, SOURCE, Constraint
 from tailrace.load import Burst, Constant, RateProfile, generate
 from tailrace.model.simulator import Plant, StepCost, simulate
 from tailrace.plan import first_plan
+from tailrace.policy.scaling.choice import scaler_of
+from tailrace.policy.scaling.sizing import Limits
 from tailrace.report.data import Report, Usage, report_of
 
 if TYPE_CHECKING:
@@ -109,3 +113,19 @@ def impossible() -> Report:
 def empty() -> Report:
     controller = BatchController(pipeline(), GOALS, first_plan(pipeline(), 100.0, 2), origin_us=0)
     return report_of("sentiments", controller, Usage(0.4, 0.8, 0.9), warm_up_ms=10_000.0)
+
+
+@pytest.fixture(scope="session")
+def elastic() -> Report:
+    """A burst that one executor cannot take."""
+    flow = graph(
+        (Step("wait", "x int", scale=(1, 8)),), (Stream(SOURCE, "wait"), Stream("wait", SINK))
+    )
+    plan = replace(first_plan(flow, 300.0, 1), executors=1)
+    scaling = Scaling(flow, scaler_of("predictive"), Limits(1, 4))
+    controller = BatchController(flow, (Constraint(1_000.0),), plan, origin_us=0, scaling=scaling)
+    machine = Plant(planning_ms=60.0, sink_ms=20.0, steps={"wait": StepCost(5.0)}, start_ms=4_000.0)
+    trace = generate(Burst("100 /s", "300 /s", "40 s", "40 s", "120 s"), seed=3)
+    simulate(flow, machine, trace, controller, np.random.default_rng(5))
+    controller.finish()
+    return report_of("waits", controller, Usage(120.0, 240.0, 9.0), warm_up_ms=10_000.0)

@@ -93,6 +93,14 @@ def test_every_element_is_in_the_legend(controlled: Report, texts: list[str]) ->
     assert elements <= set(texts)
 
 
+def test_executors_have_a_panel_where_their_number_is_decided(
+    elastic: Report, texts: list[str], tmp_path: Path
+) -> None:
+    said = {"executors", "least that would do"}
+    assert said <= set(words(elastic, tmp_path))
+    assert not said & set(texts)
+
+
 def test_the_least_of_many_steps_are_drawn_as_one(controlled: Report, tmp_path: Path) -> None:
     data = copy.deepcopy(controlled.data)
     for interval in data["intervals"]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from tailrace.report.data import Report
+
 
 def run(
     sizes: Sequence[int],
@@ -169,6 +171,21 @@ def runs() -> dict[str, list[SizedStep]]:
 
 def words(path: Path) -> list[str]:
     return re.findall(r"<!-- (.*?) -->", path.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_promise_35_a_report_has_the_figures_of_what_its_intervals_show(elastic: Report) -> None:
+    """Promise 35 of De Matteis 2016, on the report of a run, which is made at any time."""
+    scaling = elastic.data["scaling"]
+    counted = [interval for interval in elastic.intervals if not interval["warm_up"]]
+    sizes = [interval["executors"] for interval in counted]
+    assert scaling["reconfigurations"] == sum(a != b for a, b in pairwise(sizes)) > 0
+    assert scaling["violations"] == sum(not interval["fulfilled"] for interval in counted)
+    assert scaling["mean_executors"] == pytest.approx(sum(sizes) / len(sizes), abs=0.01)
+    over = [max(0, i["executors"] - i["needed"]) for i in counted if i["needed"]]
+    assert scaling["overshoot"] == pytest.approx(sum(over) / len(over), abs=0.01)
+    assert scaling["overshoot_max"] == max(over)
+    assert scaling["decision_ms"] > 0
+    assert 0 < scaling["forecast_error"] < 1
 
 
 def test_the_picture_names_every_policy_and_the_bound(

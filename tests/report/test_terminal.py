@@ -214,13 +214,14 @@ def test_of_many_steps_the_largest_are_listed_and_the_rest_summed_up(controlled:
 
 
 def test_the_live_view_fits_eighty_columns_and_twenty_four_lines(
-    controlled: Report, plain: Report, impossible: Report, unbound: Report
+    controlled: Report, plain: Report, impossible: Report, unbound: Report, elastic: Report
 ) -> None:
     views = [
         LiveView(lambda: controlled),
         LiveView(lambda: plain),
         LiveView(lambda: impossible),
         LiveView(lambda: unbound),
+        LiveView(lambda: elastic),
     ]
     for view in views:
         lines = shown(view, 80).splitlines()
@@ -257,6 +258,28 @@ def test_the_live_charts_are_as_high_as_the_values_that_they_show(controlled: Re
     for block, rate in zip(chart, rates, strict=False):
         assert blocks.index(block) == pytest.approx(8 * rate / max(rates), abs=0.51)
     assert "┄" in text
+
+
+def test_the_live_view_shows_executors_and_how_well_they_followed(
+    elastic: Report, controlled: Report
+) -> None:
+    text, scaling = shown(LiveView(lambda: elastic), 80), elastic.data["scaling"]
+    last = elastic.intervals[-1]
+    said = f" {last['executors']}, {last['needed']} needed"
+    assert line_with(text, "executors ").rstrip().endswith(said)
+    assert scaling["reconfigurations"] >= 2
+    counted = f"{scaling['reconfigurations']} moves, {scaling['violations']} missed"
+    line = line_with(text, f"{counted}, {scaling['settling_s']:g} s to settle")
+    assert line.rstrip().endswith(f"{scaling['overshoot']:.1f} more than needed")
+    assert "executors" not in shown(LiveView(lambda: controlled), 80)
+
+
+def test_executors_that_are_on_their_way_are_said_to_be_wanted(elastic: Report) -> None:
+    def moving(data: dict[str, Any]) -> None:
+        data["intervals"][-1]["plan"]["executors"] = 4
+
+    line = line_with(shown(LiveView(lambda: changed(elastic, moving)), 80), "executors ")
+    assert line.rstrip().endswith(f" {elastic.intervals[-1]['executors']}, 4 wanted")
 
 
 def test_the_live_view_charts_the_latest_intervals_only(controlled: Report) -> None:

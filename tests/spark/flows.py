@@ -72,7 +72,7 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.run._backend.stop()  # whatever the test saw, the query must not outlive it
-        self.run._clean()
+        self.run._held.close()
 
 
 def observed(pipeline: Any, sink: object, **how: Any) -> Flow:

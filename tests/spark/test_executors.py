@@ -4,16 +4,20 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark import executors as module
-from tailrace.spark.executors import PATIENCE_S, REFUSED_S, Executors
+from tailrace.spark.executors import PATIENCE_S, REFUSALS, REFUSED_S, Executors, in_charge
 
 from .support import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+HELD_S = 15.0
+"""Less than an executor would be held (``LONGEST_HOLD`` in Fleet.java)."""
 
 
 class Manager:
@@ -25,6 +29,7 @@ class Manager:
         self.busy: set[str] = set()
         self.asked: list[int] = []
         self.released: list[str] = []
+        self.gone = False
 
     def give(self) -> None:
         while len(self.ids) < min(self.capacity, self.asked[-1]):
@@ -37,6 +42,8 @@ class Context:
 
     def requestTotalExecutors(self, total: int, *_: Any) -> bool:  # noqa: N802 - Spark's name
         self._manager.asked.append(total)
+        if self._manager.gone:
+            raise Py4JError("the master is gone")
         return True
 
 
@@ -142,10 +149,10 @@ def test_a_new_one_is_ready_when_it_is_warm(monkeypatch: pytest.MonkeyPatch) -> 
     assert warming.wait(PATIENCE_S)
     assert fleet.there() == ("0", "1")
     assert fleet.ready() == ("0",)
-    assert manager.released == []
+    assert manager.released == ["0"]  # it was there before anybody could warm it up
     warm.set()
     until(lambda: fleet.ready() == ("0", "1"), "the new one is ready")
-    assert manager.released == ["1"]
+    assert manager.released == ["0", "1"]
 
 
 def test_what_nobody_warms_up_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +161,7 @@ def test_what_nobody_warms_up_is_not_held(monkeypatch: pytest.MonkeyPatch) -> No
     fleet.ask_for(2)
     manager.give()
     assert fleet.ready() == ("0", "1")
-    assert manager.released == ["1"]
+    assert manager.released == ["0", "1"]
 
 
 def test_one_that_cannot_be_warmed_up_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +201,83 @@ def test_an_executor_with_a_task_to_finish_is_left_alone_for_a_while(
     assert fleet.ready() == ("0",)
 
 
+def test_one_that_is_lost_later_has_its_time_to_be_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The wish is an old one, and was fulfilled: the cluster has no less than before."""
+    manager, clock = Manager(running=3, capacity=3), Clock()
+    fleet = executors(manager, clock, monkeypatch)
+    fleet.ask_for(3)
+    clock.now_s = 10 * PATIENCE_S
+    assert fleet.missing() is None
+    manager.ids.remove("1")
+    clock.now_s += 1.0
+    assert fleet.missing() is None
+    clock.now_s += PATIENCE_S
+    assert "3 executors were asked for and 2 are there" in (fleet.missing() or "")
+
+
+def test_a_cluster_manager_that_does_not_answer_is_asked_again_and_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    manager, clock = Manager(running=1, capacity=8), Clock()
+    manager.gone = True
+    fleet = executors(manager, clock, monkeypatch)
+    fleet.ask_for(2)
+    fleet.ask_for(2)
+    assert manager.asked == [2]
+    clock.now_s = PATIENCE_S
+    assert (fleet.missing() or "").endswith("the cluster manager does not answer; look after it.")
+    manager.gone = False
+    fleet.ask_for(2)
+    fleet.ask_for(2)
+    assert manager.asked == [2, 2]
+    manager.give()
+    assert fleet.missing() is None
+
+
+def test_one_that_is_busy_each_time_that_it_should_go_is_said_to_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    manager, clock = Manager(running=2, capacity=8), Clock()
+    manager.busy = {"1"}
+    fleet = executors(manager, clock, monkeypatch)
+    fleet.ask_for(1)
+    for _ in range(REFUSALS):
+        assert fleet.missing() is None
+        assert fleet.end_surplus() == ()
+        assert fleet.end_surplus() == ()  # so soon nobody asks again
+        clock.now_s += REFUSED_S
+    assert (fleet.missing() or "").startswith("1 executors more than the flow wants stay")
+    assert fleet.missing() is None
+
+
+def test_one_flow_of_a_session_decides_on_its_executors() -> None:
+    session: Any = type("Session", (), {})()
+    session.sparkContext = session
+    session.applicationId = "app-1"
+    with (
+        in_charge(session, "first"),
+        pytest.raises(EnvironmentUnfit, match=r"^Flow 'first' decides .* of 'second', or give"),
+        in_charge(session, "second"),
+    ):
+        pass
+    with in_charge(session, "second"):
+        pass
+
+
 @pytest.mark.spark
 def test_a_session_without_executors_says_what_to_use(spark: SparkSession) -> None:
     with pytest.raises(EnvironmentUnfit, match="use a cluster, such as one of"):
         Executors(spark)
+
+
+@pytest.mark.spark
+def test_what_holds_a_lost_executor_holds_no_other_in_its_place(spark: SparkSession) -> None:
+    inside: Any = spark.sparkContext
+    hold = inside._jvm.tailrace.Fleet.hold(inside._jsc.sc(), "lost", 2)
+    try:
+        until(hold.isDone, "the job has nothing to hold", seconds=HELD_S)
+        hold.get()  # would raise what went wrong
+    finally:
+        hold.cancel(True)

@@ -45,6 +45,32 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 by_value(__name__)
 
+# --- ends ------------------------------------------------------------------------------------
+
+
+def test_a_query_that_nobody_looks_after_any_more_is_stopped(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would go on writing, and its checkpoint is removed under it when the run is stopped."""
+    memory = sinks.memory()
+    with Running(spark, observed(three_steps, memory)) as running:
+        until(more_than(0, memory), "the first results")
+
+        def lost() -> bool:
+            raise ConnectionError("the cluster is gone")
+
+        monkeypatch.setattr(running.run._backend, "_look", lost)
+        until(lambda: running.run.wait(0), "the flow has ended")
+        assert not [query for query in spark.streams.active if query.name == "tested"]
+        with pytest.raises(FlowFailed, match="the cluster is gone"):
+            running.run.stop()
+
+
+def test_an_address_is_no_place_for_a_checkpoint() -> None:
+    with pytest.raises(InputError, match=r"^The checkpoint 's3://bucket/x' is an address: name a"):
+        observed(three_steps, sinks.memory(), checkpoint="s3://bucket/x")
+
+
 # --- results ---------------------------------------------------------------------------------
 
 

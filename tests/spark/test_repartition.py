@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as sf
 
-from tailrace.errors import InputError
+from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.spark import sinks
-from tailrace.spark.repartition import PROVIDER, ROCKSDB, SPARKS, repartition
+from tailrace.spark.letters import last_committed
+from tailrace.spark.repartition import PARTITIONS, PROVIDER, ROCKSDB, SPARKS, repartition
 from tailrace.spark.sources import replay
 from tailrace.spark.step import keyed_step
 from tailrace.state.partitions import partitions_of
@@ -86,17 +88,85 @@ def latest(key: Any, rows: list[Any], state: dict[str, int]) -> Iterator[tuple[A
 
 
 @pytest.mark.usefixtures("rocksdb")
-def test_the_state_of_sparks_operators_goes_along(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("partitions", "before"),
+    [(3, {"last": 2, SPARKS: 4}), (2, {SPARKS: 4})],
+    ids=["all-state", "sparks-alone"],
+)
+def test_the_state_of_sparks_operators_goes_along(
+    spark: SparkSession, tmp_path: Path, partitions: int, before: dict[str, int]
+) -> None:
     memory = sinks.memory()
     flow = flow_of(both, memory, tmp_path / "flow")
-    for least in (100, COUNT):
-        if memory.batches:
-            assert repartition(flow, spark, 3) == {"last": 2, SPARKS: 4}
-        plan = plan_on("microbatch", None, {"last": 3 if memory.batches else 2})
-        with Running(spark, flow, plan=plan) as running:
-            until(counted(memory, least), "sums")
-            running.run.stop()
+    run_both(spark, flow, memory, 2, until_records=100)
+    assert repartition(flow, spark, partitions) == before
+    run_both(spark, flow, memory, partitions, until_records=COUNT)
     assert ends(memory) == Counter(f"k{seq % KEYS}" for seq in range(COUNT))
+
+
+def run_both(
+    spark: SparkSession, flow: Flow, memory: sinks.Memory, partitions: int, until_records: int
+) -> None:
+    """Run the flow with both kinds of state for a while, its step on so many partitions."""
+    plan = plan_on("microbatch", None, {"last": partitions})
+    with Running(spark, flow, plan=plan) as running:
+        until(counted(memory, until_records), "sums")
+        running.run.stop()
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_what_was_ended_half_way_is_finished_before_anything_else(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    memory = sinks.memory()
+    flow = flow_of(both, memory, tmp_path / "flow")
+    run_both(spark, flow, memory, 2, until_records=100)
+    begin_to_spread(tmp_path / "flow" / "checkpoint", 3)
+    for other in (4, 5):  # also what it has so far: Spark would not start either
+        with pytest.raises(InputError, match="ended half-way: spread it over 3 first"):
+            repartition(flow, spark, other)
+    assert repartition(flow, spark, 3) == {"last": 2, SPARKS: 4}
+    run_both(spark, flow, memory, 3, until_records=COUNT)
+    assert ends(memory) == Counter(f"k{seq % KEYS}" for seq in range(COUNT))
+
+
+def begin_to_spread(log: Path, partitions: int) -> None:
+    """Leave what Spark leaves if it is killed when it has just begun to spread its state."""
+    last = last_committed(log)
+    version, metadata, *offsets = (log / "offsets" / str(last)).read_text("utf-8").splitlines()
+    settings = json.loads(metadata)
+    settings["conf"][PARTITIONS] = str(partitions)
+    lines = (version, json.dumps(settings, separators=(",", ":")), *offsets)
+    (log / "offsets" / str(last + 1)).write_text("\n".join(lines), "utf-8")
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_behind_a_batch_that_did_not_end_nothing_is_spread(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    memory = sinks.memory()
+    flow = flow_of(both, memory, tmp_path / "flow")
+    run_both(spark, flow, memory, 2, until_records=200)
+    log = tmp_path / "flow" / "checkpoint"
+    last = last_committed(log)
+    assert last > 0
+    (log / "commits" / str(last)).unlink()
+    with pytest.raises(InputError, match=f"middle of batch {last}, .*: start the flow once, stop"):
+        repartition(flow, spark, 3)
+    assert partitions_of(tmp_path / "flow" / "state" / "last") == 2
+
+
+def test_the_state_of_a_flow_that_runs_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "flow"
+    flow = flow_of(counting, sinks.memory(), checkpoint)
+    with Running(spark, flow, plan=plan_on("microbatch", None, {"count": 2})) as running:
+        until(lambda: last_committed(checkpoint / "checkpoint") >= 0, "a batch")
+        with pytest.raises(
+            EnvironmentUnfit, match=r"is in use by process .*: stop what runs there"
+        ):
+            repartition(flow, spark, 3)
+        running.run.stop()
+    assert repartition(flow, spark, 3) == {"count": 2}
 
 
 def counted(memory: sinks.Memory, least: int) -> Callable[[], bool]:

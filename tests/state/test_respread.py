@@ -130,6 +130,26 @@ def test_a_batch_without_records_may_follow_that_no_step_saw(tmp_path: Path) -> 
     assert kept(tmp_path, 2) == {"a": (5, None), "b": (2, None)}
 
 
+def test_what_is_spread_as_it_should_be_gets_a_version_for_such_a_batch_too(tmp_path: Path) -> None:
+    """Also once more, as when it was interrupted before Spark made that batch."""
+    prepare(tmp_path, 2)
+    batch(tmp_path, 0, {"a": (1, 7), "b": (2, None)})
+    for _ in range(2):
+        respread(tmp_path, 2, 0, by_hash(2), idle_after=True)
+        assert partitions_of(tmp_path) == 2
+    batch(tmp_path, 2, {"a": (5, None)})
+    assert kept(tmp_path, 2) == {"a": (5, None), "b": (2, None)}
+
+
+def test_a_version_for_such_a_batch_gives_way_if_there_is_none(tmp_path: Path) -> None:
+    """Interrupted before Spark made that batch, and then run: the next one brings records."""
+    prepare(tmp_path, 2)
+    batch(tmp_path, 0, {"a": (1, 7), "b": (2, None)})
+    respread(tmp_path, 3, 0, by_hash(3), idle_after=True)
+    batch(tmp_path, 1, {"a": (5, None)})
+    assert kept(tmp_path, 1) == {"a": (5, None), "b": (2, None)}
+
+
 def test_no_timer_comes_before_its_time(tmp_path: Path) -> None:
     """Keys of a partition that is ahead wait for those of one that is behind."""
     prepare(tmp_path, 2)

@@ -9,6 +9,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
 import org.apache.spark.SparkContext;
+import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
 import org.apache.spark.api.java.JavaFutureAction;
 import org.apache.spark.api.java.JavaRDD;
@@ -120,7 +121,7 @@ public final class Fleet {
         Thread.sleep(1);
       }
       String named = named(context, id);
-      HOLDS.put(named, placed(context, id, slots).foreachPartitionAsync(rows -> hold()));
+      HOLDS.put(named, hold(context, id, slots));
       if (RELEASED.contains(named)) {
         release(context, id);
       }
@@ -129,7 +130,21 @@ public final class Fleet {
     }
   }
 
-  private static void hold() throws InterruptedException {
+  /** Takes the slots of an executor by a job that does nothing, for a while at most. */
+  public static JavaFutureAction<Void> hold(SparkContext context, String id, int slots) {
+    return placed(context, id, slots).foreachPartitionAsync(rows -> stayOn(id));
+  }
+
+  /**
+   * Takes a slot, but of that executor only.
+   *
+   * <p>Where a task runs is a preference: when the executor is lost, Spark runs it on another,
+   * which has other things to do.
+   */
+  private static void stayOn(String id) throws InterruptedException {
+    if (!id.equals(SparkEnv.get().executorId())) {
+      return;
+    }
     long deadline = System.nanoTime() + LONGEST_HOLD.toNanos();
     while (!TaskContext.get().isInterrupted() && System.nanoTime() < deadline) {
       Thread.sleep(2);

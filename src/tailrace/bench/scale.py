@@ -15,11 +15,10 @@ import sys
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
-
-from rich.table import Table
 
 from tailrace import load
 from tailrace.bench.keeping import Kept
@@ -29,6 +28,7 @@ from tailrace.errors import FlowFailed
 from tailrace.policy.scaling.choice import scaler_of
 from tailrace.policy.scaling.rules import Constant
 from tailrace.report.saso import SizedStep, saso
+from tailrace.report.saso import table as saso_table
 from tailrace.report.sizes import plot
 from tailrace.spark import archive, sinks
 from tailrace.spark.backend import now_us
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from rich.table import Table
 
     from tailrace.policy.scaling.sizing import Scaler
     from tailrace.report.data import Report
@@ -304,23 +305,17 @@ def _begin_with(spark: SparkSession, size: int) -> None:
 
 
 def draw(result: dict[str, Any], path: Path) -> Path:
-    """The result as a picture: our policy, and the best constant number beside it."""
-    shown = (result["policies"][0], result["best_constant"])
+    """The result as a picture: every policy, and the best constant number."""
+    shown = (*result["policies"], result["best_constant"])
     return plot(path, {run["name"]: _sized(run["steps"]) for run in shown}, result["bound_ms"])
 
 
 def table(result: dict[str, Any]) -> Table:
     """The result for a person."""
-    shown = Table(title=f"PrimeTest, mean of {result['bound_ms']:g} ms, on real executors")
-    for column in ("policy", "kept", "moves", "core s", "settling", "overshoot"):
-        shown.add_column(column, justify="left" if column == "policy" else "right")
-    for run in (*result["policies"], *result["constants"]):
-        shown.add_row(
-            run["name"],
-            f"{run['fulfilled_share']:.1%}",
-            str(run["reconfigurations"]),
-            f"{run['core_seconds']:,.0f}",
-            f"{run['settling_s']:g} s",
-            "-" if run["overshoot"] is None else f"{run['overshoot']:g}",
-        )
+    runs = (*result["policies"], *result["constants"])
+    figures = {run["name"]: saso(_sized(run["steps"])) for run in runs}
+    # Only the run itself knew what was starting.
+    held = {run["name"]: run["core_seconds"] for run in runs}
+    shown = saso_table({n: replace(found, core_seconds=held[n]) for n, found in figures.items()})
+    shown.title = f"PrimeTest's staircase, mean of {result['bound_ms']:g} ms, on real executors"
     return shown

@@ -22,6 +22,8 @@ from tailrace.profile.clock import Forward
 from tailrace.profile.interval import Interval, Intervals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.control.loop import Log
     from tailrace.control.scaling import Scaling
     from tailrace.flow import Graph
@@ -85,13 +87,14 @@ class BatchController(Controller[Interval, Intervals]):
         )
         self.model: BatchModel | None = None
         self.scaling = scaling
-        self.executor_cores = None if scaling is None else scaling.limits.cores
         self._interval: Interval | None = None
         self._forward = Forward()
         self._points: deque[BatchPoint] = deque(maxlen=HISTORY)
         self._ratios = _no_ratios()
         self._seen: Observation | None = None
         self._scaled_per_s = 0.0
+        self._silent_us = 0
+        self._silences = 0
         self._recent: deque[BatchMeasure] = deque(maxlen=RECENT_BATCHES)
 
     def on_batch(self, batch: BatchMeasure) -> Plan:
@@ -100,19 +103,43 @@ class BatchController(Controller[Interval, Intervals]):
         self.log.batches += 1
         self.recording.add_batch(batch)
         if batch.slots != self._slots:
-            self._resized(batch)
+            self._resized(batch.slots, batch.ended_us, batch)
         if batch.records and self._tells(batch):
             self._points.append(BatchPoint(batch.records, batch.duration_ms, batch.ended_us))
-        self._judge_batch(batch)
-        closed = self._adjustment.add(batch)
-        for interval in closed:
-            self._close(interval)
+        closed = self._closed(lambda intervals: intervals.add(batch))
         self._recent.append(batch)
+        self._silent_us = batch.ended_us
         if closed and self.model is not None and self._points:
             self._decide(closed[-1], self.model, batch.ended_us)
         elif self._seen is not None:
             self._hurry(self._seen, batch.ended_us)
         return self.plan
+
+    def on_silence(self, now_us: int, slots: int) -> Plan:
+        """Take in that no record waits and none is worked on; the plan from now on.
+
+        Batches tell of records only. So that executors are given back where none come, whoever
+        decides on their number is asked once an interval all the same.
+        """
+        now_us = self._forward.at(now_us)
+        closed = self._closed(lambda intervals: intervals.complete(now_us))
+        if closed and self.model is not None and self._points:
+            self._silent_us = now_us
+            self._decide(closed[-1], self.model, now_us)
+        elif self._seen is not None and now_us - self._silent_us >= self.interval_ms * 1e3:
+            self._silent_us = now_us
+            self._rest(self._seen, now_us, slots)
+        return self.plan
+
+    def _rest(self, seen: Observation, now_us: int, slots: int) -> None:
+        """Ask for executors at the end of a control step in which no record came."""
+        if self.scaling is None or self.mode is Mode.OBSERVE:
+            return
+        if slots != self._slots:
+            self._resized(slots, now_us, self._recent[-1])
+        self._scaled_per_s = 0.0
+        self._silences += 1
+        self._scale(replace(seen, slots=slots), now_us, since=self._silences)
 
     def _tells(self, batch: BatchMeasure) -> bool:
         """Whether a batch says something of the plan to come.
@@ -131,35 +158,45 @@ class BatchController(Controller[Interval, Intervals]):
         """Whether executors came a moment ago."""
         return self.scaling is not None and at_us < self.scaling.grown_us + SETTLING_US
 
-    def _resized(self, batch: BatchMeasure) -> None:
-        """Take up executors that came or went, and carry over what the model had learnt."""
-        before, self._slots = self._slots, batch.slots
+    def _resized(self, slots: int, at_us: int, last: BatchMeasure) -> None:
+        """Take up executors that came or went, and carry over what the model had learnt.
+
+        What the records of the last batch took tells how much of it is shared by all.
+        """
+        before, self._slots = self._slots, slots
         if self.scaling is None:
             return
-        self.scaling.moved_us = batch.ended_us
-        if before and batch.slots > before:
-            self.scaling.grown_us = batch.ended_us
-        self.plan = self.scaling.fitted(self.plan, batch.slots)
-        if before and batch.records:
-            work_ms = self.scaling.busy_ms(batch) / batch.records * (batch.slots / before)
-            more_ms = work_ms * (before / batch.slots - 1)
+        if before:
+            self.scaling.moved_us = at_us
+        if before and slots > before:
+            self.scaling.grown_us = at_us
+        if self.mode is Mode.ENFORCE:
+            self.plan = self.scaling.fitted(self.plan, slots)
+        else:  # nobody asks for executors: what is there is what the plan has
+            self.plan = replace(self.plan, executors=slots // self.scaling.limits.cores)
+        if before and last.records:
+            work_ms = self.scaling.busy_ms(last) / last.records * (last.slots / before)
+            more_ms = work_ms * (before / slots - 1)
             points = (_longer(point, more_ms) for point in self._points)
             self._points = deque(points, maxlen=HISTORY)
 
     def _collector(self, every_ms: float) -> Intervals:
         return Intervals(every_ms, self.origin_us)
 
-    def _judge_batch(self, batch: BatchMeasure) -> None:
+    def _closed(self, ended: Callable[[Intervals], tuple[Interval, ...]]) -> tuple[Interval, ...]:
+        """Judge the intervals that have ended; those at the end of which plans may change."""
         for track in self._tracks.values():
-            for interval in track.intervals.add(batch):
+            for interval in ended(track.intervals):
                 self._judge(interval, track.constraints)
+        closed = ended(self._adjustment)
+        for interval in closed:
+            self._close(interval)
+        return closed
 
     def _close(self, interval: Interval) -> None:
         self._remember(interval)
         self._realise(interval)
-        self._interval = interval
-        if self.scaling is not None:
-            self.scaling.step_over(moving=self._moving)
+        self._interval, self._silences = interval, 0
         self._since_change += 1
         if self._points:
             self._learn(interval)
@@ -170,7 +207,7 @@ class BatchController(Controller[Interval, Intervals]):
 
     def _learn(self, interval: Interval) -> None:
         """Fit the model, hold it against the interval, and count what its batches spared."""
-        ran_ms, rate = interval.shares[-1].batch.plan.interval_ms, interval.rate_per_s
+        ran_ms, rate = interval.last_batch.plan.interval_ms, interval.rate_per_s
         self.model = self.log.model = fit(list(self._points), _half_life(interval))
         predicted = self.model.latency_ms(ran_ms, rate, self.interval_ms, None)
         settled = not self._moving and not self._settling(interval.start_us)
@@ -188,25 +225,35 @@ class BatchController(Controller[Interval, Intervals]):
         self._suspect(feasibility.assess(reach) if enough else ())
         if self.mode is Mode.OBSERVE:
             return
-        for decide in POLICIES:
+        chains = self.plan.chains
+        # A start takes the machine's time: how busy steps are meanwhile says little of chains.
+        for decide in POLICIES[:1] if self._moving else POLICIES:
             self._act(decide(replace(observation, plan=self.plan)), now_us)
         self._scaled_per_s = self._recent_rate(interval.rate_per_s, SURE)
-        self._scale(observation, now_us)
+        if self.plan.chains == chains:
+            self._scale(observation, now_us)
 
     def _scale_if_risen(self, seen: Observation, now_us: int) -> None:
         """Ask for executors before the interval is over if it is sure that the rate has risen."""
         rate = self._recent_rate(self._scaled_per_s, SURE)
         if rate > self._scaled_per_s:
             self._scaled_per_s = rate
-            self._scale(seen, now_us)
+            self._scale(seen, now_us, since=1)
 
-    def _scale(self, seen: Observation, now_us: int) -> None:
-        """The dearest of all, and so the last: another number of executors."""
+    def _scale(self, seen: Observation, now_us: int, since: int = 0) -> None:
+        """The dearest of all, and so the last: another number of executors.
+
+        ``since`` counts the control steps that have begun since the last interval.
+        """
         if self.scaling is not None and self._interval is not None:
             seen = replace(seen, plan=self.plan, rate_per_s=self._scaled_per_s)
-            decision = self.scaling.decide(seen, self._interval, list(self._recent), now_us)
-            last = self.log.history[-1]
-            self.log.history[-1] = replace(last, needed=self.scaling.needed)
+            recent = list(self._recent)
+            decision = self.scaling.decide(seen, self._interval, recent, now_us, since)
+            if self._scaled_per_s:
+                last = self.log.history[-1]
+                self.log.history[-1] = replace(last, needed=self.scaling.needed)
+            elif decision is not None:  # of no record no latency can be foretold
+                decision = replace(decision, predicted_ms=None)
             if decision is not None:
                 self._act(decision, now_us)
 
@@ -269,6 +316,8 @@ class BatchController(Controller[Interval, Intervals]):
             since_us = min(before.planned_us, last.planned_us - recent_us)
             batches = [batch for batch in self._recent if batch.planned_us >= since_us]
             lately_s = (batches[-1].planned_us - batches[0].planned_us) / 1e6
+            if lately_s <= 0:  # the clock was set back
+                continue
             rate = sum(batch.records for batch in batches[1:]) / lately_s
             if clear_rise(known_per_s, known_s, rate, lately_s, deviations):
                 return rate
@@ -286,7 +335,7 @@ class BatchController(Controller[Interval, Intervals]):
                 name: load_of(measure, interval.utilisation(name))
                 for name, measure in interval.steps().items()
             },
-            slots=interval.shares[-1].batch.slots,
+            slots=interval.last_batch.slots,
             intervals_since_change=self._since_change,
             latency_ratio=median(self._ratios),
             unsettled=self._wanted > self._slots or self._settling(interval.start_us),

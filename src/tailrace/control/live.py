@@ -22,6 +22,7 @@ from tailrace.policy.backend import RealTimeCosts
 from tailrace.policy.decision import Decision
 from tailrace.policy.realtime import ChainLoad, PathReading, RealTimeObservation
 from tailrace.policy.scaling import tasks
+from tailrace.profile.clock import Onward
 from tailrace.profile.live import LiveInterval, LiveIntervals, Sighting, Stretch
 
 if TYPE_CHECKING:
@@ -82,12 +83,13 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         interval_ms: float = 5_000.0,
         recovery_ms: float = 60_000.0,
         slots: int = 1,
-        source_tasks: int = 1,
+        other_tasks: int = 1,
         log: Log | None = None,
     ) -> None:
         """``recovery_ms`` is how much of the input a crash may make the flow repeat.
 
-        Of the ``slots`` there are, the tasks that read the source hold ``source_tasks``.
+        Of the ``slots`` there are, ``other_tasks`` are held by tasks that are no step's: those that
+        read the source, and those behind Spark's own exchanges.
         """
         super().__init__(
             graph,
@@ -100,9 +102,10 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         )
         self._recovery_ms = recovery_ms
         self._slots = slots
-        self._source_tasks = source_tasks
+        self._other_tasks = other_tasks
         self.recording = Recording(graph, slots)
         self._lock = threading.Lock()
+        self._onward = Onward()
         self._last: dict[tuple[str, int], Sighting] = {}
         self._gaps_ms: deque[float] = deque(maxlen=GAPS)
         self._newest_batch = -1
@@ -113,6 +116,8 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
     def hear(self, said: Sighting | Stretch) -> None:
         """Take in what a task said; called from the thread that listens."""
         with self._lock:
+            lost_us = self._onward.lost_us
+            said = replace(said, first_us=said.first_us + lost_us, last_us=said.last_us + lost_us)
             if isinstance(said, Sighting):
                 self._see(said)
             else:
@@ -123,6 +128,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
     def tick(self, now_us: int) -> Plan:
         """Judge and decide whatever is complete by now; the plan to run."""
         with self._lock:
+            now_us = self._onward(now_us)
             judged = [(t, i) for t in self._tracks.values() for i in t.intervals.complete(now_us)]
             closed = self._adjustment.complete(now_us)
         for track, interval in judged:
@@ -192,7 +198,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         self._act(chaining.decide(loads), now_us)
         if self.plan.chains == loads.plan.chains:
             loads = replace(loads, plan=self.plan)
-            self._act(tasks.decide(loads, self.constraints, self._source_tasks), now_us)
+            self._act(tasks.decide(loads, self.constraints, self._other_tasks), now_us)
 
     def _hurry(self, seen: RealTimeObservation, now_us: int) -> None:
         """Shorten lifetimes at once when a rate rises, not only when the interval is over."""

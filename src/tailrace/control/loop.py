@@ -20,6 +20,7 @@ from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.interval import Verdict, judge
 
 if TYPE_CHECKING:
+    from tailrace.control.scaling import Scaling
     from tailrace.flow import Graph
     from tailrace.model.microbatch import BatchModel
     from tailrace.plan import Plan
@@ -43,8 +44,11 @@ LEAST_RISE = 0.1
 """Rates that rise by a smaller share are within the margins of every plan."""
 
 LIKELY, SURE = 3.0, 5.0
-"""How many deviations above what was known a rate must be for what is free, and for what is dear. A
-rate is looked at several times in a second: of four deviations chance makes one in an hour."""
+"""How many deviations above the known rate one must be for what is free, and for what is dear.
+
+A rate is looked at over three spans after every batch, a few times a second: chance exceeds three
+deviations every few minutes, which makes batches a little shorter for a moment, and five in days.
+"""
 
 AnySpan = TypeVar("AnySpan", bound="Span")
 
@@ -186,7 +190,7 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
         self._fresh: list[Verdict] = []
         self._since_change = 0
         self._slots = 0
-        self.executor_cores: int | None = None
+        self.scaling: Scaling | None = None
         self.recording = Recording(graph)
         self._suspected: tuple[Impossible, ...] = ()
         self._adjustment = self._collector(interval_ms)

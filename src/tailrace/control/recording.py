@@ -168,11 +168,11 @@ class Recording:
         the others; the interval in which it ended has too few records for its length, and counts
         only where there is no other.
         """
-        late = [kept for kept in self._intervals if kept.start_us >= since_us]
+        late = [kept for kept in tuple(self._intervals) if kept.start_us >= since_us]
         intervals = [kept for kept in late if kept.whole] or late
         if not intervals:
             return None
-        batches = [kept for kept in self._batches if kept.at_us >= since_us]
+        batches = [kept for kept in tuple(self._batches) if kept.at_us >= since_us]
         plan = intervals[-1].plan
         same = [kept for kept in intervals if kept.plan == plan]
         seconds = math.fsum(kept.every_ms for kept in same) / 1e3

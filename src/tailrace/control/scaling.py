@@ -2,25 +2,28 @@
 
 A move takes seconds: executors start as processes, and a query takes new ones up between two
 batches. So the plan says how many are wanted, every batch says how many there were, and while the
-two differ nothing else is decided.
+two differ a scaler goes on watching, but no other number is asked for.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from tailrace.errors import InputError
 from tailrace.model.sized import SizedBatches, overheads_ms, shared_by, unshared_ms
 from tailrace.policy import batching
 from tailrace.policy.batching import trusted_ratio
 from tailrace.policy.decision import Decision
+from tailrace.policy.scaling.predictive import Predictive
 from tailrace.policy.scaling.sizing import Limits, Load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tailrace.flow import Graph
     from tailrace.plan import Plan
@@ -40,26 +43,53 @@ SPLITS = 60
 CONTENT = 12
 """Control steps for which a cluster that had no more executors to give is not asked again."""
 
+SETTLED = 1_000_000
+"""Control steps since a move of which nothing is left to see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What the cluster does not do: so many executors are there, whatever was asked for."""
+
+    there: int
+    reason: str
+
 
 class Scaling:
-    """Shows a scaler what was measured, and turns its moves into plans."""
+    """Shows a scaler what was measured, and turns its moves into plans.
 
-    def __init__(self, graph: Graph, scaler: Scaler, limits: Limits) -> None:
+    ``slowest_ms`` is how long its slowest decision took, by the clock ``now_s``.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        scaler: Scaler,
+        limits: Limits,
+        now_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
         """Begin with whatever number of executors there is."""
+        if isinstance(scaler, Predictive) and len(scaler.strategy.grades) > 1:
+            raise InputError(
+                "The executors of a session are all of one kind, so that a flow cannot choose "
+                f"between {len(scaler.strategy.grades)} grades: give the strategy one."
+            )
         self.scaler = scaler
+        self.slowest_ms = 0.0
+        self._now_s = now_s
         self.limits = limits
-        self.refused: str | None = None
-        self.moved_us = 0
-        self.grown_us = -math.inf
+        self.refused: Refusal | None = None
+        self.moved_us = self.grown_us = -math.inf
         self.needed: int | None = None
         self._graph = graph
         self._scaled = {step.name: step.scale for step in graph.steps if step.scale}
         self._widest = min((high for _, high in self._scaled.values()), default=None)
-        self._steps_since_move = 1_000_000
         self._ceiling = limits.most
-        self._content = 0
+        self._content_until_us = -math.inf
         self._unshared = deque[tuple[int, float]](maxlen=SPLITS)
         self._split_us = 0
+        self._asked_us = 0
+        self._steps = 1
 
     def fitted(self, plan: Plan, slots: int) -> Plan:
         """The plan with as many partitions as run at once, for the steps that have a scale.
@@ -83,12 +113,10 @@ class Scaling:
         shared = shared_by(batch.slots, self._widest)
         return math.fsum(sum(s.busy_ms.values()) for s in batch.steps.values()) / shared
 
-    def step_over(self, *, moving: bool) -> None:
-        """Count a control step that is over; the one in which a move ends is not after it."""
-        self._steps_since_move = -1 if moving else self._steps_since_move + 1
-        self._content = max(0, self._content - 1)
-        if not self._content:
-            self._ceiling = self.limits.most
+    @property
+    def forecast_error(self) -> float | None:
+        """How far off rates were, one step ahead, as a share; None if the scaler looks at none."""
+        return self.scaler.forecast_error if isinstance(self.scaler, Predictive) else None
 
     def decide(
         self,
@@ -96,28 +124,55 @@ class Scaling:
         interval: Interval,
         recent: Sequence[BatchMeasure],
         now_us: int,
+        since: int = 0,
     ) -> Decision | None:
-        """What the scaler wants, as a plan; None while a move is under way."""
+        """What the scaler wants, as a plan; None if that is what runs, or is on its way.
+
+        ``since`` counts the control steps that have begun since the interval.
+        """
+        began_s = self._now_s()
+        step_us = interval.start_us + round(since * interval.every_ms * 1e3)
+        passed = round((step_us - self._asked_us) / interval.every_ms / 1e3)
+        self._steps = max(0, passed) if self._asked_us else 1
+        self._asked_us = max(step_us, self._asked_us)
+        decision = self._decided(seen, interval, recent, now_us)
+        self.slowest_ms = max(self.slowest_ms, (self._now_s() - began_s) * 1e3)
+        return decision
+
+    def _decided(
+        self,
+        seen: Observation,
+        interval: Interval,
+        recent: Sequence[BatchMeasure],
+        now_us: int,
+    ) -> Decision | None:
         size = seen.slots // self.limits.cores
+        if now_us >= self._content_until_us:
+            self._ceiling = self.limits.most
         if self.refused is not None:
-            return self._settle_for(seen.plan, size)
+            refusal, self.refused = self.refused, None
+            content_us = now_us + CONTENT * interval.every_ms * 1e3
+            return self._settle_for(seen.plan, refusal, content_us)
         reading = _tightest(seen.readings)
-        if reading is None or seen.rate_per_s <= 0:
+        if reading is None:
             return None
-        sized = self._sized(seen, reading, interval, recent)
+        since_move = min(SETTLED, (now_us - self.moved_us) // (interval.every_ms * 1e3))
+        sized = self._sized(seen, reading, interval, recent, since_move)
         load = self._load(seen, reading, interval, recent, now_us=now_us, sized=sized)
+        load = replace(load, since_move=int(since_move))
         self.needed = _fewest(load)
-        if load.moving:
-            return None
         move = self.scaler.decide(load)
         move = replace(move, size=load.limits.within(move.size))
-        return None if move.size == size else self._decision(seen, sized, move, reading)
+        if load.moving or move.size == size:
+            return None
+        return self._decision(seen, sized, move, reading)
 
-    def _settle_for(self, plan: Plan, size: int) -> Decision:
-        """Want no more than there is, since the cluster gives no more."""
-        reason, self.refused = self.refused or "", None
-        self._ceiling, self._content = max(size, self.limits.least), CONTENT
-        return Decision(POLICY, replace(plan, executors=size), reason)
+    def _settle_for(self, plan: Plan, refusal: Refusal, until_us: float) -> Decision:
+        """Want what there is, since the cluster gives no more, or takes none back."""
+        if refusal.there < (plan.executors or 0):
+            self._ceiling = max(refusal.there, self.limits.least)
+            self._content_until_us = until_us
+        return Decision(POLICY, replace(plan, executors=refusal.there), refusal.reason)
 
     def _sized(
         self,
@@ -125,6 +180,7 @@ class Scaling:
         reading: Reading,
         interval: Interval,
         recent: Sequence[BatchMeasure],
+        since_move: float,
     ) -> SizedBatches:
         """The batch model, for any number of executors and one constraint."""
         busy_ms = math.fsum(s.service_ms * s.records for s in seen.steps.values())
@@ -132,7 +188,7 @@ class Scaling:
         records = fmean(batch.records for batch in recent[-LATELY:])
         tasks = shared_by(seen.slots, self._widest)
         now = (tasks, unshared_ms(seen.model, records, busy_ms, tasks))
-        if interval.start_us > self._split_us and self._steps_since_move > 0:
+        if interval.start_us > self._split_us and since_move > 0:
             self._unshared.append(now)
             self._split_us = interval.start_us
         batch_ms, task_ms = overheads_ms(tuple(self._unshared) or (now,))
@@ -173,14 +229,16 @@ class Scaling:
             bound_ms=goal.bound_ms,
             rate_per_s=seen.rate_per_s,
             done_per_s=1e3 * sum(b.records for b in ended) / whole_ms if whole_ms else 0.0,
-            service_ms=busy_ms,
+            service_ms=busy_ms / self.limits.cores,
             busy=min(1.0, busy_ms * seen.rate_per_s / 1e3 / seen.slots),
-            latency_ms=_back_to_back_ms(seen, reading, interval.shares[-1].batch.plan.interval_ms),
+            latency_ms=_back_to_back_ms(seen, reading, interval.last_batch.plan.interval_ms)
+            if seen.rate_per_s
+            else None,
             backlog=seen.rate_per_s * last_late_s,
             model=sized,
             blocked=math.fsum(late_ms) / whole_ms if whole_ms else 0.0,
+            steps=self._steps,
             wanted=seen.plan.executors,
-            since_move=max(0, self._steps_since_move),
             corrected=True,  # by the fitting factor
         )
 
@@ -211,7 +269,7 @@ class Scaling:
 
 def _fewest(load: Load) -> int | None:
     """The fewest executors that keep the bound by the model, None if all that may be do not."""
-    sizes = range(load.limits.least, load.limits.most + 1)
+    sizes = range(1, load.limits.most + 1)
     kept = (n for n in sizes if load.model.latency_ms(n, load.rate_per_s) <= load.bound_ms)
     return next(kept, None)
 

@@ -159,6 +159,9 @@ def simulate(
             engine = _slowed(replace(engine, slots=size * plant.cores), slower)
         run = _Batch(graph, engine, trace, plan, np.arange(first, end), rng)
         batch = run.measure(len(batches), cut_us)
+        if plan.executors is not None:  # it is told of those that came while it ran
+            size = fleet.ready(plan.executors, batch.ended_us, plant.start_ms)
+            batch = replace(batch, slots=size * plant.cores)
         batches.append(batch)
         before, plan, first = plan, driver.on_batch(batch), end
         same = (plan.chains, plan.partitions) == (before.chains, before.partitions)

@@ -56,7 +56,9 @@ class SizedBatches:
         return BatchModel(self.batch_ms + self.task_ms * tasks, self.busy_ms / tasks)
 
     def latency_ms(self, size: int, rate_per_s: float) -> float:
-        """The constrained latency on so many executors, batches back to back."""
+        """The constrained latency on so many executors, batches back to back; 0 without records."""
+        if rate_per_s <= 0:
+            return 0.0
         floor_ms = self.on(size).floor_ms(rate_per_s, self.every_ms, self.quantile)
         return self.fixed_ms + self.ratio * floor_ms
 

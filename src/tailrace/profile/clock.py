@@ -1,8 +1,8 @@
 """Time that only goes forward, from a clock that may be set back.
 
-Batches are timed by the clock of the machine. When somebody sets that back, whatever follows would
-lie in intervals that are judged already, and nothing would be decided until the clock had caught
-up with itself. So the times of batches are moved forward by what the clock lost.
+Batches and tasks are timed by the clock of the machine. When somebody sets that back, whatever
+follows would lie in intervals that are judged already, and nothing would be decided until the clock
+had caught up with itself. So times are moved forward by what the clock lost.
 """
 
 from __future__ import annotations
@@ -15,6 +15,22 @@ if TYPE_CHECKING:
     from tailrace.profile.batch import BatchMeasure
 
 
+class Onward:
+    """Passes moments on, none before the one before it; ``lost_us`` is what the clock has lost."""
+
+    def __init__(self) -> None:
+        """Begin with the clock as it is."""
+        self.lost_us = 0
+        self._last_us: int | None = None
+
+    def __call__(self, now_us: int) -> int:
+        """The moment in time that goes on."""
+        if self._last_us is not None and now_us + self.lost_us < self._last_us:
+            self.lost_us = self._last_us - now_us
+        self._last_us = now_us + self.lost_us
+        return self._last_us
+
+
 class Forward:
     """Passes batches on, each after the one before it."""
 
@@ -23,6 +39,10 @@ class Forward:
         self._lost_us = 0
         self._cut_us: int | None = None
         self._ended_us = 0
+
+    def at(self, now_us: int) -> int:
+        """A moment in time that goes on: not before the last batch had ended."""
+        return max(now_us + self._lost_us, self._ended_us)
 
     def __call__(self, batch: BatchMeasure) -> BatchMeasure:
         """The batch in time that goes on.

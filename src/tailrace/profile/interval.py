@@ -119,6 +119,11 @@ class Interval:
         return len(self.shares)
 
     @property
+    def last_batch(self) -> BatchMeasure:
+        """The last batch that had a share in it."""
+        return self.shares[-1].batch
+
+    @property
     def rate_per_s(self) -> float:
         """Records that entered per second."""
         return self.records / self.every_ms * 1e3
@@ -261,7 +266,11 @@ class Intervals:
         if batch.records:
             for index, share in self._shares(batch):
                 self._open.setdefault(index, []).append(share)
-        return self._close(math.floor((batch.planned_us - self._origin_us) / self._every_us))
+        return self.complete(batch.planned_us)
+
+    def complete(self, now_us: int) -> tuple[Interval, ...]:
+        """The intervals that ended before a moment at which no record was waiting."""
+        return self._close(math.floor((now_us - self._origin_us) / self._every_us))
 
     def flush(self) -> tuple[Interval, ...]:
         """The intervals still open, when nothing more will come."""

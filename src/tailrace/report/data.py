@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.control import Controller, IntervalRecord, Record
+    from tailrace.control.scaling import Scaling
     from tailrace.policy.decision import Impossible
     from tailrace.profile.histogram import Quantiles
     from tailrace.profile.interval import Verdict
@@ -116,22 +117,29 @@ def report_of(
                 "fixed_ms": round(controller.log.model.fixed_ms, 2),
                 "per_record_ms": round(controller.log.model.per_record_ms, 5),
             },
-            "scaling": _scaling(warm, controller.executor_cores),
+            "scaling": _scaling(warm, controller.scaling),
             "restarts_ms": [round(ms, 1) for ms in restarts_ms],
             "impossible": [_impossible(impossible) for impossible in controller.log.impossible],
             "notes": list(notes),
             "decisions": [_decision(record) for record in controller.log.decisions],
-            "intervals": [_interval(record, warm_us) for record in controller.log.history],
+            "intervals": [
+                _interval(record, warm_us, controller.scaling) for record in controller.log.history
+            ],
         },
         controller.recording.profile(flow, warm_us),
     )
 
 
-def _scaling(history: list[IntervalRecord], cores: int | None) -> dict[str, Any] | None:
+def _scaling(history: list[IntervalRecord], scaling: Scaling | None) -> dict[str, Any] | None:
     """How the number of executors was kept, where it was decided here."""
-    if cores is None or not history:
+    if scaling is None or not history:
         return None
-    return saso(sized_steps(history, cores), cores=cores).as_json()
+    cores = scaling.limits.cores
+    return {
+        **saso(sized_steps(history, cores), cores=cores).as_json(),
+        "decision_ms": round(scaling.slowest_ms, 1),
+        "forecast_error": finite(scaling.forecast_error, 3),
+    }
 
 
 def _share(verdicts: list[Verdict]) -> float | None:
@@ -161,7 +169,7 @@ def _shown(quantiles: Quantiles) -> dict[str, float]:
     return {name: round(value, 2) for name, value in asdict(quantiles).items()}
 
 
-def _interval(record: IntervalRecord, warm_us: float) -> dict[str, Any]:
+def _interval(record: IntervalRecord, warm_us: float, scaling: Scaling | None) -> dict[str, Any]:
     return {
         "start_us": record.start_us,
         "records": record.records,
@@ -187,6 +195,7 @@ def _interval(record: IntervalRecord, warm_us: float) -> dict[str, Any]:
         },
         "plan": record.plan.as_json(),
         "slots": record.slots,
+        "executors": None if scaling is None else record.slots // scaling.limits.cores,
         "needed": record.needed,
     }
 

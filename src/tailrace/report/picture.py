@@ -1,4 +1,4 @@
-"""The report as a picture: latency, rate, batch interval and breakdown over one time axis."""
+"""The report as a picture: latency, rate, batch interval, executors and breakdown over time."""
 
 from __future__ import annotations
 
@@ -120,15 +120,25 @@ class _Series:
 
 
 def _figure(report: Report, baseline: Report | None) -> Figure:
-    figure = Figure(figsize=(10.5, 8.6), layout="constrained")
-    panels = figure.subplots(4, 1, sharex=True, height_ratios=(3.2, 1.2, 1.5, 2.6))
-    latency, rate, interval, breakdown = panels
+    elastic = report.data["scaling"] is not None
+    heights = {
+        "latency (ms)": 3.2,
+        "records/s": 1.2,
+        "batch\ninterval (ms)": 1.5,
+        **({"executors": 1.2} if elastic else {}),
+        "mean latency\nby element (ms)": 2.6,
+    }
+    figure = Figure(figsize=(10.5, 9.8 if elastic else 8.6), layout="constrained")
+    panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=list(heights.values()))
+    latency, rate, interval, *sizes, breakdown = panels
     series = _Series.of(report)
     other = _Series.of(baseline) if baseline else _Series(1.0, ())
     if series.rows:
         _draw_latency(latency, report, series, other)
         _draw_rate(rate, series)
         _draw_interval(interval, report, series)
+        for panel in sizes:
+            _draw_executors(panel, series)
         _draw_breakdown(breakdown, series)
     else:
         latency.text(
@@ -140,8 +150,7 @@ def _figure(report: Report, baseline: Report | None) -> Figure:
             color=_GREY,
             transform=latency.transAxes,
         )
-    names = ("latency (ms)", "records/s", "batch\ninterval (ms)", "mean latency\nby element (ms)")
-    for panel, name in zip(panels, names, strict=True):
+    for panel, name in zip(panels, heights, strict=True):
         panel.set_ylabel(name)
         panel.tick_params(length=0)
         if not series.rows:
@@ -294,6 +303,19 @@ def _draw_interval(panel: Axes, report: Report, series: _Series) -> None:
         said = _change(decision)
         changes[time_s] = f"{changes[time_s]}, {said}" if time_s in changes else said
     _mark(panel, changes, series.end_s)
+
+
+def _draw_executors(panel: Axes, series: _Series) -> None:
+    """How many there were, over the fewest that would have kept every bound."""
+    for key, colour, width, name in (
+        ("needed", "#BBBBBB", 4.0, "least that would do"),
+        ("executors", _BLUE, 1.6, "executors"),
+    ):
+        values = series.values(key)
+        panel.stairs(values, series.edges_s, color=colour, lw=width, baseline=None, label=name)
+    panel.set_ylim(0, 1.15 * max(1.0, float(np.nanmax(series.values("executors")))))
+    panel.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    _legend(panel)
 
 
 def _change(decision: dict[str, Any]) -> str:

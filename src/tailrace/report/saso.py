@@ -122,7 +122,9 @@ class Saso:
             "reconfigurations": self.reconfigurations,
             "violations": self.violations,
             "settling_s": round(self.settling_s, 1),
+            "amplitude": round(self.amplitude, 2),
             "overshoot": None if over is None else round(over, 2),
+            "overshoot_max": self.overshoot_max,
             "mean_executors": round(self.mean_size, 2),
             "core_seconds": round(self.core_seconds, 1),
         }

@@ -16,17 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
     from tailrace.report.saso import Sized
 
     Floats = NDArray[np.float64]
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#999999")
-"""Okabe and Ito's, which the colour-blind can tell apart."""
-
-_DASHES = ("-", "--", ":")
-"""Once all colours are taken."""
+_SIZE, _LATENCY, _LEAST, _MISSED = "#0072B2", "#555555", "#BBBBBB", "#D55E00"
+"""Of Okabe and Ito's colours, which the colour-blind can tell apart."""
 
 _TOP = 3.0
 """Latencies are drawn up to so many times the bound."""
@@ -35,8 +33,9 @@ _TOP = 3.0
 def plot(path: Path, named_runs: Mapping[str, Sequence[Sized]], bound_ms: float) -> Path:
     """Draw runs under the same load: its rate, the size of each, and latencies with their bound.
 
-    As PNG or SVG, by the suffix of the path. A latency above three times the bound leaves the
-    picture; a cross marks every step that missed its goal.
+    Each run has a row of its own, its size beside its latency. As PNG or SVG, by the suffix of the
+    path. A latency above three times the bound leaves the picture; a cross marks every step that
+    missed its goal.
 
     Raises:
         InputError: If the suffix is another one, there is no step, or the file cannot be written.
@@ -47,40 +46,57 @@ def plot(path: Path, named_runs: Mapping[str, Sequence[Sized]], bound_ms: float)
 
 
 def _figure(runs: Mapping[str, Sequence[Sized]], bound_ms: float) -> Figure:
-    figure = Figure(figsize=(10.5, 7.2), layout="constrained")
-    panels = figure.subplots(3, 1, sharex=True, height_ratios=(1.2, 2.2, 2.6))
-    rate, size, latency = panels
-    first = next(iter(runs.values()))
-    rates, begun_s = [step.rate_per_s for step in first], _edges_s(first)
-    rate.stairs(rates, begun_s, baseline=None, color="#555555", lw=1.4)
-    rate.set_ylim(0, 1.15 * max(rates) or 1.0)
-    least = [np.nan if step.least_size is None else step.least_size for step in first]
-    size.stairs(least, begun_s, baseline=None, color="#BBBBBB", lw=4, label="least that would do")
-    for number, (name, steps) in enumerate(runs.items()):
-        again, at = divmod(number, len(_COLOURS))
-        colour, dashes = _COLOURS[at], _DASHES[again % len(_DASHES)]
-        sizes, edges_s, values = [step.size for step in steps], _edges_s(steps), _latencies(steps)
-        size.stairs(sizes, edges_s, baseline=None, lw=1.5, color=colour, ls=dashes, label=name)
-        middle_s = (edges_s[1:] + edges_s[:-1]) / 2
-        latency.plot(middle_s, values, lw=1.2, color=colour, ls=dashes)
-        missed = np.array([step.violated for step in steps])
-        crosses = np.where(missed, np.fmin(values, 0.98 * _TOP * bound_ms), np.nan)
-        latency.plot(middle_s, crosses, color=colour, marker="x", ms=4, mew=1.2, ls="none")
-    size.set_ylim(0, None)
-    size.yaxis.set_major_locator(MaxNLocator(integer=True))
-    latency.axhline(bound_ms, color="#000000", lw=1.0, ls=(0, (5, 3)))
-    latency.set_ylim(0, _TOP * bound_ms)
-    names = ("records/s", "units", f"latency (ms)\nbound {show_duration(bound_ms)}")
-    for panel, name in zip(panels, names, strict=True):
-        panel.set_ylabel(name)
+    figure = Figure(figsize=(10.5, 1.4 + 1.15 * len(runs)), layout="constrained")
+    rows = figure.subplots(1 + len(runs), 2, sharex=True, squeeze=False)
+    (rate, key), *panels = rows
+    _draw_rate(rate, next(iter(runs.values())))
+    most = max(step.size for steps in runs.values() for step in steps)
+    for (size, latency), (name, steps) in zip(panels, runs.items(), strict=True):
+        _draw_sizes(size, name, steps, most)
+        _draw_latencies(latency, steps, bound_ms)
+    for panel in rows.flat:
         panel.tick_params(length=0)
-    rate.yaxis.set_major_locator(MaxNLocator(4))
-    rate.yaxis.set_major_formatter(FuncFormatter(lambda value, _: show_rate(value)))
-    size.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0, handlelength=1.6)
+    size.set_xlabel("seconds since start")
     latency.set_xlabel("seconds since start")
-    latency.set_xlim(0, max(float(_edges_s(steps)[-1]) for steps in runs.values()))
-    figure.align_ylabels(panels)
+    size.set_xlim(0, max(float(_edges_s(steps)[-1]) for steps in runs.values()))
+    shown = [*size.get_legend_handles_labels(), *latency.get_legend_handles_labels()]
+    key.axis("off")
+    key.legend(shown[0] + shown[2], shown[1] + shown[3], loc="center", ncols=2)
+    figure.align_ylabels(rows[:, 0])
     return figure
+
+
+def _draw_rate(panel: Axes, steps: Sequence[Sized]) -> None:
+    rates = [step.rate_per_s for step in steps]
+    panel.stairs(rates, _edges_s(steps), baseline=None, color="#000000", lw=1.4)
+    panel.set_ylim(0, 1.15 * max(rates) or 1.0)
+    panel.set_ylabel("records/s")
+    panel.yaxis.set_major_locator(MaxNLocator(4))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: show_rate(value)))
+
+
+def _draw_sizes(panel: Axes, name: str, steps: Sequence[Sized], most: int) -> None:
+    edges_s, sizes = _edges_s(steps), [step.size for step in steps]
+    least = [np.nan if step.least_size is None else step.least_size for step in steps]
+    panel.stairs(least, edges_s, baseline=None, color=_LEAST, lw=4, label="least that would do")
+    panel.stairs(sizes, edges_s, baseline=None, color=_SIZE, lw=1.5, label="units")
+    panel.set_ylim(0, 1.1 * most)
+    panel.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    panel.set_ylabel(name)
+
+
+def _draw_latencies(panel: Axes, steps: Sequence[Sized], bound_ms: float) -> None:
+    edges_s, values = _edges_s(steps), _latencies(steps)
+    middle_s = (edges_s[1:] + edges_s[:-1]) / 2
+    missed = np.array([step.violated for step in steps])
+    crosses = np.where(missed, np.fmin(values, 0.96 * _TOP * bound_ms), np.nan)
+    bound = f"bound {show_duration(bound_ms)}"
+    panel.axhline(bound_ms, color="#000000", lw=1.0, ls=(0, (5, 3)), label=bound)
+    panel.plot(middle_s, values, lw=1.2, color=_LATENCY, label="latency (ms)")
+    marks = panel.plot(middle_s, crosses, "x", ms=4, mew=1.2, color=_MISSED)
+    marks[0].set_label("bound missed")
+    panel.set_ylim(0, _TOP * bound_ms)
+    panel.yaxis.set_major_locator(MaxNLocator(3))
 
 
 def _edges_s(steps: Sequence[Sized]) -> Floats:

@@ -340,7 +340,7 @@ def _values(intervals: Sequence[Data], constraint: str) -> list[float]:
 
 
 def _charts(report: Report, latest: Sequence[Data]) -> RenderableType:
-    """The mean latency against its bound, the rate and the batch interval, interval by interval."""
+    """Interval by interval: mean latency against its bound, rate, batch interval, executors."""
     means = [interval["mean_ms"] for interval in latest]
     rates = [interval["rate_per_s"] for interval in latest]
     planned = [interval["plan"]["interval_ms"] for interval in latest]
@@ -362,7 +362,28 @@ def _charts(report: Report, latest: Sequence[Data]) -> RenderableType:
     table.add_row("rate", _chart(rates, flat, max(rates), 1, None), show_rate(rates[-1]))
     cut = "back to back" if planned[-1] == 0 else f"every {show_duration(planned[-1])}"
     table.add_row("batch interval", _chart(planned, flat, max(planned), 1, None), cut)
+    if latest[-1]["executors"] is not None:
+        sizes = [interval["executors"] for interval in latest]
+        table.add_row("executors", _chart(sizes, flat, max(sizes), 1, None), _size(latest[-1]))
+    if report.data["scaling"] is not None:
+        table.add_row("", *_followed(report.data["scaling"]))
     return Padding(table, (1, 0, 0, 0))
+
+
+def _size(interval: Data) -> str:
+    """How many executors there are, and how many are on their way or would do."""
+    size, wanted, needed = interval["executors"], interval["plan"]["executors"], interval["needed"]
+    if wanted not in {None, size}:
+        return f"{size}, {wanted} wanted"
+    return f"{size}" if needed is None else f"{size}, {needed} needed"
+
+
+def _followed(scaling: Data) -> tuple[Text, Text]:
+    """Stability, accuracy and settling time so far; and overshoot."""
+    moves, missed, over = (scaling[key] for key in ("reconfigurations", "violations", "overshoot"))
+    settling = f", {scaling['settling_s']:g} s to settle" if moves else ""
+    said = Text(f"{moves} moves, {missed} missed{settling}", style="dim")
+    return said, Text("" if over is None else f"{over:.1f} more than needed", style="dim")
 
 
 def _latency_chart(means: Sequence[float], broken: Sequence[bool], bound: float | None) -> Text:

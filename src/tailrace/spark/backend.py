@@ -10,6 +10,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from tailrace.errors import EnvironmentUnfit, FlowFailed
 from tailrace.spark.failures import explained
 from tailrace.spark.step import state_place
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from tailrace.plan import Plan
     from tailrace.spark.sinks import Sink
     from tailrace.spark.trace import Pipeline
+
+_LOG = logging.getLogger(__name__)
 
 logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what is also raised
 
@@ -93,11 +98,14 @@ class Backend(ABC):
         try:
             self._prepare_state(self._controller.plan)
             self._start_query()
-        except Exception as error:
+            self._thread.start()
+        except BaseException as error:
+            self._abandon()
             self._release()
+            if not isinstance(error, Exception):
+                raise
             self.failure = explained(error)
             raise self.failure from error
-        self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the run is over, at most so long; whether it is."""
@@ -142,18 +150,29 @@ class Backend(ABC):
             self._stop_query()
         except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
             self.failure = explained(self._error or error)
+            self._abandon()
         finally:
             self._release()
             self._controller.finish()
 
     def _wait_for_work(self) -> bool:
         """Wait until the query must be restarted (True) or is to end (False)."""
-        with self._wake:
-            while not self._stopping and self._alive():
-                if self._look():
-                    return True
-                self._wake.wait(PATIENCE_S)
+        while not self._stopping and self._alive():
+            if self._look():  # it may take its time, so nobody is kept waiting meanwhile
+                return True
+            with self._wake:
+                if not self._stopping:
+                    self._wake.wait(PATIENCE_S)
         return False
+
+    def _abandon(self) -> None:
+        """Stop a query that nobody will look after any more, wherever it is."""
+        query = self._query
+        try:
+            if query is not None and query.isActive:
+                query.stop()
+        except (Py4JError, PySparkException) as error:
+            _LOG.warning("The query of '%s' could not be stopped: %s", self.job.name, error)
 
     def _alive(self) -> bool:
         query = self._query

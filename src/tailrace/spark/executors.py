@@ -14,11 +14,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -26,11 +29,11 @@ from pyspark.sql import DataFrame
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark.chain import Chain
 from tailrace.spark.link import Link
-from tailrace.spark.settings import conf_of
+from tailrace.spark.settings import JAR, conf_of
 from tailrace.spark.sinks import compute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -40,7 +43,11 @@ PATIENCE_S = 45.0
 """How long executors may take to come before the cluster is taken to have no more."""
 
 REFUSED_S = 10.0
-"""How long an executor that was busy when it should go is left alone."""
+"""How long an executor that was busy when it should go is left alone, and how long a cluster that
+did not answer is."""
+
+REFUSALS = 3
+"""So often an executor may be busy when it should go before it is taken to stay."""
 
 WARMING = pa.schema([pa.field("x", pa.int32())])
 WARM_UPS = 2
@@ -49,10 +56,34 @@ WARM_UPS = 2
 
 @dataclass(slots=True)
 class _Wish:
-    """How many executors were asked for, and when."""
+    """How many executors were asked for, since when fewer are there, and who heard it."""
 
     total: int
-    at_s: float
+    since_s: float
+    heard: bool
+    asked_s: float
+
+
+_IN_CHARGE: dict[str, str] = {}
+_CHARGE = threading.Lock()
+
+
+@contextmanager
+def in_charge(spark: SparkSession, flow: str) -> Iterator[None]:
+    """Let one flow decide on the executors of a session; two would ask for different numbers."""
+    application = spark.sparkContext.applicationId
+    with _CHARGE:
+        if application in _IN_CHARGE:
+            raise EnvironmentUnfit(
+                f"Flow '{_IN_CHARGE[application]}' decides on the executors of this session: stop "
+                f"it first, leave out executors=... of '{flow}', or give it another session."
+            )
+        _IN_CHARGE[application] = flow
+    try:
+        yield
+    finally:
+        with _CHARGE:
+            del _IN_CHARGE[application]
 
 
 class Executors:
@@ -80,8 +111,11 @@ class Executors:
         self.most = None if allowed is None else max(1, int(allowed) // self.cores)
         self._wish: _Wish | None = None
         self._kept_until_s: dict[str, float] = {}
+        self._refusals = Counter[str]()
         self.warm_up: Callable[[str], None] | None = None
         self._known = set(self.there())
+        for known in self._known:  # one that has just come may still be kept for a warm-up
+            self._jvm.tailrace.Fleet.release(self._context, known)
         self._warming: set[str] = set()
 
     def there(self) -> tuple[str, ...]:
@@ -114,19 +148,29 @@ class Executors:
     def ask_for(self, total: int) -> None:
         """Have the cluster bring the number up to ``total``; none ends for a lower one.
 
-        What ``spark.cores.max`` forbids is refused here: the cluster would not say so.
+        What ``spark.cores.max`` forbids is refused here: the cluster would not say so. One that
+        does not answer is asked again a while later.
         """
-        if self._wish is not None and self._wish.total == total:
+        now_s, wish = self._now_s(), self._wish
+        if wish is not None and wish.total != total:
+            wish = None
+        if wish is not None and (wish.heard or now_s < wish.asked_s + REFUSED_S):
             return
         if self.most is not None and total > self.most:
             raise EnvironmentUnfit(
                 f"{total} executors of {self.cores} cores are more than spark.cores.max allows, "
                 f"which is {self.most}: raise it to {total * self.cores}."
             )
-        self._context.requestTotalExecutors(
-            total, 0, self._jvm.scala.collection.immutable.HashMap()
-        )
-        self._wish = _Wish(total, self._now_s())
+        try:
+            heard = bool(
+                self._context.requestTotalExecutors(
+                    total, 0, self._jvm.scala.collection.immutable.HashMap()
+                )
+            )
+        except Py4JError as error:
+            _LOG.warning("The cluster manager was not reached: %s", error)
+            heard = False
+        self._wish = _Wish(total, now_s if wish is None else wish.since_s, heard, self._now_s())
 
     def surplus(self) -> tuple[str, ...]:
         """The executors beyond the number asked for, the newest, which know least by heart."""
@@ -142,22 +186,46 @@ class Executors:
         To be called between two batches, when no task of the flow runs: nothing is then repeated.
         """
         surplus = self.surplus()
-        ended = tuple(self._jvm.tailrace.Fleet.remove(self._context, list(surplus)))
+        if not surplus:
+            return ()
+        try:
+            ended = tuple(self._jvm.tailrace.Fleet.remove(self._context, list(surplus)))
+        except Py4JError as error:
+            _LOG.warning("The cluster manager was not reached: %s", error)
+            ended = ()
         again_s = self._now_s() + REFUSED_S
-        self._kept_until_s = {i: again_s for i in surplus if i not in ended}
+        refused = [i for i in surplus if i not in ended]
+        self._kept_until_s |= dict.fromkeys(refused, again_s)
+        self._refusals.update(refused)
         return ended
 
     def missing(self) -> str | None:
         """What to tell of a wish that the cluster does not fulfil; None while it may yet."""
-        if self._wish is None or self._now_s() - self._wish.at_s < PATIENCE_S:
+        wish, there = self._wish, self.there()
+        if wish is None:
             return None
-        have = len(self.there())
-        if have >= self._wish.total:
+        if len(there) >= wish.total:
+            wish.since_s = self._now_s()
+            return self._staying(there[wish.total :])
+        if self._now_s() - wish.since_s < PATIENCE_S:
             return None
+        said = f"{wish.total} executors were asked for and {len(there)} are there after "
+        if not wish.heard:
+            return f"{said}{PATIENCE_S:.0f} s: the cluster manager does not answer; look after it."
         return (
-            f"{self._wish.total} executors were asked for and {have} are there after "
-            f"{PATIENCE_S:.0f} s: the cluster has no worker with {self.cores} cores and the memory "
-            "of an executor free; add workers, or ask for fewer."
+            f"{said}{PATIENCE_S:.0f} s: the cluster has no worker with {self.cores} cores and the "
+            "memory of an executor free; add workers, or ask for fewer."
+        )
+
+    def _staying(self, beyond: Sequence[str]) -> str | None:
+        """What to tell of executors that were busy each time that they should have gone."""
+        if not beyond or any(self._refusals[one] < REFUSALS for one in beyond):
+            return None
+        for one in beyond:
+            del self._refusals[one]
+        return (
+            f"{len(beyond)} executors more than the flow wants stay, since they have tasks of "
+            "other queries each time that they should go: give those a session of their own."
         )
 
 
@@ -186,6 +254,11 @@ def warmer(spark: SparkSession, cores: int, functions: tuple[object, ...]) -> Ca
 
 def _obstacle(spark: SparkSession, context: Any, jvm: Any) -> str | None:
     """Why the number of executors is not ours to change, and what would make it so."""
+    if not isinstance(jvm.tailrace.Fleet, JavaClass):
+        return (
+            f"the session was built without {JAR.name}; build it with tailrace.session(), or name "
+            f"{JAR} in spark.jars and spark.driver.extraClassPath."
+        )
     if context.isLocal() or not jvm.tailrace.Fleet.isElastic(context):
         return (
             "the session runs in one process and has no executors; use a cluster, such as one of "

@@ -66,8 +66,8 @@ class Flow:
         executors: the least and the most executors that the flow may run on, on a cluster whose
             session ``tailrace.session(executors=...)`` built; without it their number is left
             alone. Steps with a ``scale`` get as many partitions as tasks run at once.
-        scaler: who decides their number: ``reactive``, ``predictive``, one of the rivals by name,
-            or any ``Scaler``.
+        scaler: who decides their number: ``predictive`` unless told, ``reactive``, one of the
+            rivals by name, or any ``Scaler``.
         recovery: in real-time mode, how much of the input a crash may make the flow repeat: the
             length of a real-time batch.
     """
@@ -103,7 +103,7 @@ class Flow:
         self.pipeline = pipeline
         self.sinks = _sinks(sink)
         self.arrived = arrived
-        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.checkpoint = None if checkpoint is None else _directory(checkpoint)
         self.dead_letters = None if dead_letters is None else as_sink(dead_letters)
         self.interval_ms = positive_duration_ms(interval, "the adjustment interval")
         self.start_interval_ms = None if start_interval is None else duration_ms(start_interval)
@@ -173,6 +173,15 @@ class Flow:
             for _ in run.looks(seconds, asked_to_end):
                 pass
             return run.stop()
+
+
+def _directory(given: str | Path) -> Path:
+    if "://" in str(given):
+        raise InputError(
+            f"The checkpoint '{given}' is an address: name a directory that the driver and all "
+            "executors have under one path."
+        )
+    return Path(given)
 
 
 def _sinks(given: Any) -> dict[str, Sink]:

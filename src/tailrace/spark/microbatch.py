@@ -14,12 +14,16 @@ two batches, where stopping interrupts nothing.
 
 from __future__ import annotations
 
+import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tailrace.control import Mode
+from tailrace.control.scaling import Refusal
+from tailrace.errors import EnvironmentUnfit
 from tailrace.goals import SOURCE
 from tailrace.profile.batch import BatchMeasure
 from tailrace.profile.histogram import LogHistogram
@@ -46,6 +50,10 @@ FIRST_TRIGGER = "10 milliseconds"
 """How often the query looks for its first records, before the pacer takes over."""
 
 
+UNWORKED_S = 10.0
+"""How long the end of a batch is waited for that no executor is there to work on."""
+
+
 @dataclass
 class _Times:
     """The moments of the batch at hand."""
@@ -59,16 +67,15 @@ class _Times:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The executors that a job runs on, and who is told how many tasks they hold at once."""
+    """The executors that a job runs on, and who is told how many tasks they could hold."""
 
     executors: Executors
     on_slots: Callable[[int], None]
 
     def slots(self) -> int:
-        """How many tasks run at once now."""
-        slots = max(1, len(self.executors.ready())) * self.executors.cores
-        self.on_slots(slots)
-        return slots
+        """How many tasks run at once now; held are also those of executors that warm up."""
+        self.on_slots(max(1, len(self.executors.there())) * self.executors.cores)
+        return max(1, len(self.executors.ready())) * self.executors.cores
 
 
 class MicroBatch(Backend):
@@ -93,6 +100,7 @@ class MicroBatch(Backend):
         self._slots = context.defaultParallelism
         self._compiled: Plan | None = None
         self._previous_cut_us = now_us()
+        self._controlling = threading.Lock()
 
     # --- the life of the query -------------------------------------------------------------
 
@@ -102,6 +110,9 @@ class MicroBatch(Backend):
     def _look(self) -> bool:
         plan, compiled = self.controller.plan, self._compiled
         others = self._fleet is not None and self._steer(self._fleet, plan)
+        if self._fleet is not None and self._rests():
+            with self._controlling:
+                self.controller.on_silence(now_us(), self._slots)
         return compiled is not None and (
             others or plan.chains != compiled.chains or plan.partitions != compiled.partitions
         )
@@ -109,13 +120,24 @@ class MicroBatch(Backend):
     def _steer(self, fleet: Fleet, plan: Plan) -> bool:
         """Have the executors that the plan wants; whether some are to go between two batches."""
         self._slots = fleet.slots()
-        if plan.executors is None:
+        if plan.executors is None or self.controller.mode is not Mode.ENFORCE:
             return False
         fleet.executors.ask_for(plan.executors)
         missing = fleet.executors.missing()
         if missing is not None and self.controller.scaling is not None:
-            self.controller.scaling.refused = missing
+            there = len(fleet.executors.there())
+            if not there and not self.controller.log.batches:
+                raise EnvironmentUnfit(missing)
+            self.controller.scaling.refused = Refusal(max(1, there), missing)
         return bool(fleet.executors.surplus())
+
+    def _rests(self) -> bool:
+        """Whether the query has nothing to do for a while: none waits, none is worked on."""
+        query, lately_us = self._query, now_us() - self.controller.interval_ms * 1e3
+        if query is None or self._previous_cut_us > lately_us:
+            return False
+        status = query.status
+        return not (status["isDataAvailable"] or status["isTriggerActive"])
 
     def _start_query(self) -> None:
         job = self.job
@@ -157,7 +179,8 @@ class MicroBatch(Backend):
             return
         while self._pacer is None and query.isActive and query.status["isTriggerActive"]:
             threading.Event().wait(0.01)  # its first batch is about to bring the pacer
-        self._hold(query)
+        nobody = self._fleet is not None and not self._fleet.executors.there()
+        self._hold(query, UNWORKED_S if nobody else math.inf)
         self._end(query)
 
     # --- one batch -------------------------------------------------------------------------
@@ -245,13 +268,19 @@ class MicroBatch(Backend):
         measure = self._measure(batch_id, times, meters, previous_cut_us)
         if measure is None:
             return
-        plan = self.controller.on_batch(measure)
+        with self._controlling:
+            plan = self.controller.on_batch(measure)
         if self._pacer is not None:
             self._pacer.setInterval(float(plan.interval_ms))
         if self.on_measure is not None:
             self.on_measure(measure)
         with self._wake:
             self._wake.notify_all()
+
+    def _ran(self) -> Plan:
+        """The plan that the batch at hand runs under: chains and partitions as compiled."""
+        plan, compiled = self.controller.plan, self._compiled or self.controller.plan
+        return replace(plan, chains=compiled.chains, partitions=compiled.partitions)
 
     def _measure(
         self, batch_id: int, times: _Times, meters: Meters, previous_cut_us: int
@@ -274,7 +303,7 @@ class MicroBatch(Backend):
             ages_ms=ages,
             age_ms=age,
             steps=probe.step_measures(meters, times.handed_us),
-            plan=self.controller.plan,
+            plan=self._ran(),
             slots=self._slots,
             arrivals_known=self.job.arrived is not None,
         )

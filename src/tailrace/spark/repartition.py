@@ -23,6 +23,7 @@ from tailrace.spark.letters import last_committed
 from tailrace.spark.sources import open_source
 from tailrace.spark.step import state_place
 from tailrace.spark.trace import key_types_of
+from tailrace.state.lock import sole_user
 from tailrace.state.partitions import partitions_of
 from tailrace.state.respread import respread
 
@@ -44,9 +45,10 @@ SPARKS = "Spark's operators"
 def repartition(flow: Flow, spark: SparkSession, partitions: int) -> dict[str, int]:
     """Spread all state of a stopped flow anew; what was spread, and over how many before.
 
-    The state is that of the last batch that was committed; one that was begun after it is run
-    again by the next start. What has this number already stays as it is. Whatever ends this
-    early, all state is there, under its old number or the new one.
+    The state is that of the last batch that was committed. One that was begun after it is run
+    again by the next start; if state of Spark's operators is to move, that must come first. What
+    has this number already stays as it is. Whatever ends this early, all state is there, under
+    its old number or the new one, and doing it once more does the rest.
     """
     if flow.checkpoint is None:
         raise InputError(
@@ -55,28 +57,76 @@ def repartition(flow: Flow, spark: SparkSession, partitions: int) -> dict[str, i
         )
     if partitions < 1:
         raise InputError(f"State cannot be spread over {partitions} partitions: give at least 1.")
-    log = flow.checkpoint / "checkpoint"
-    version = last_committed(log)
-    if version < 0:
+    if last_committed(flow.checkpoint / "checkpoint") < 0:
         raise InputError(
             f"Flow '{flow.name}' has committed no batch in {flow.checkpoint}: run it first."
         )
-    settings = _settings(log, version)
-    theirs = int(settings[PARTITIONS]) if (log / "state").is_dir() else None
-    if theirs is not None and theirs != partitions:
-        _check_provider(settings)
+    with sole_user(flow.checkpoint):
+        return _spread(flow, flow.checkpoint, spark, partitions)
+
+
+def _spread(flow: Flow, directory: Path, spark: SparkSession, partitions: int) -> dict[str, int]:
+    """Spread what keyed steps remember, then the state of Spark's operators.
+
+    Spark makes a batch of its part, though no step sees one. So where it has a part, every step
+    gets a version for that batch too, also one that is spread as it should be.
+    """
+    log = directory / "checkpoint"
+    version = last_committed(log)
+    _check_begun(flow, log, version, partitions)
+    theirs = _operators(log, version)
+    moving = None if theirs == partitions else theirs
+    if moving is not None:
+        _check_provider(_settings(log, version))
     before: dict[str, int] = {}
     for name, kinds in _key_types(flow, spark).items():
-        place = state_place(flow.checkpoint / "state", name)
+        place = state_place(directory / "state", name)
         ours = partitions_of(place)
-        if ours is not None and ours != partitions:
+        if ours is None or (ours == partitions and moving is None):
+            continue
+        if ours != partitions:
             before[name] = ours
-            spread = partial(_places, partitions=partitions, kinds=kinds)
-            respread(place, partitions, version, spread, idle_after=theirs is not None)
-    if theirs is not None and theirs != partitions:
-        before[SPARKS] = theirs
+        spread = partial(_places, partitions=partitions, kinds=kinds)
+        respread(place, partitions, version, spread, idle_after=moving is not None)
+    if moving is not None:
+        before[SPARKS] = moving
         _repartition_operators(spark, log, partitions)
     return before
+
+
+def _check_begun(flow: Flow, log: Path, committed: int, partitions: int) -> None:
+    """Refuse a batch that was begun and not committed where Spark would, before anything changes.
+
+    Spark does not spread the state of its operators behind such a batch, for the batch could then
+    not be run again. One that is of such a spreading itself, known by another number of
+    partitions, it takes up again, and does nothing else before that.
+    """
+    begun = _last_begun(log)
+    if begun <= committed:
+        return
+    theirs, wanted = _operators(log, committed), _operators(log, begun)
+    if wanted != theirs:
+        if wanted != partitions:
+            raise InputError(
+                f"The state of flow '{flow.name}' was to be spread over {wanted} partitions, and "
+                f"that was ended half-way: spread it over {wanted} first."
+            )
+    elif theirs not in {None, partitions}:
+        raise InputError(
+            f"Flow '{flow.name}' was ended in the middle of batch {begun}, behind which the state "
+            "of Spark's operators cannot be spread: start the flow once, stop it, then spread anew."
+        )
+
+
+def _last_begun(log: Path) -> int:
+    """The last batch that Spark's log has offsets of."""
+    names = (place.name for place in (log / "offsets").iterdir())
+    return max(int(name) for name in names if name.isdigit())
+
+
+def _operators(log: Path, batch: int) -> int | None:
+    """How many partitions the state of Spark's operators has in a batch; None if it has none."""
+    return int(_settings(log, batch)[PARTITIONS]) if (log / "state").is_dir() else None
 
 
 def _places(keys: Sequence[Any], partitions: int, kinds: tuple[str, ...]) -> list[int]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import threading
 import time
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,9 @@ from tailrace.policy.batching import first_interval_ms
 from tailrace.policy.scaling.choice import scaler_of
 from tailrace.report.data import Report, report_of
 from tailrace.spark.backend import Job, now_us
-from tailrace.spark.executors import Executors, warmer
+from tailrace.spark.executors import Executors, in_charge, warmer
 from tailrace.spark.microbatch import Fleet, MicroBatch
-from tailrace.spark.realtime import RealTime, check
+from tailrace.spark.realtime import RealTime, check, slots_needed
 from tailrace.spark.selftest import require_milliseconds
 from tailrace.spark.settings import findings
 from tailrace.spark.sources import open_source
@@ -32,6 +31,7 @@ from tailrace.spark.step import state_place
 from tailrace.spark.switch import AUTO, Switch
 from tailrace.spark.trace import functions_of, trace
 from tailrace.spark.usage import Meter
+from tailrace.state.lock import sole_user
 from tailrace.state.partitions import partitions_of
 
 if TYPE_CHECKING:
@@ -71,16 +71,15 @@ class Run:
     ) -> None:
         """Open, trace and start everything."""
         self.flow = flow
-        self._fleet = Executors(spark) if flow.executors else None
-        self._limits = _limits(flow.executors, self._fleet)
-        self._meter = Meter(self._slots(spark))
-        self._temporary = flow.checkpoint is None
-        self._directory = (
-            Path(tempfile.mkdtemp(prefix="tailrace-"))
-            if flow.checkpoint is None
-            else flow.checkpoint
-        )
+        self._held = ExitStack()
         try:
+            if flow.executors:
+                self._held.enter_context(in_charge(spark, flow.name))
+            self._fleet = Executors(spark) if flow.executors else None
+            self._limits = _limits(flow.executors, self._fleet)
+            self._meter = Meter(self._slots(spark))
+            self._held.callback(self._meter.close)
+            self._directory = flow.checkpoint or self._temporary_directory()
             opened = self._open(spark)
             graph = trace(flow.pipeline, opened.frame)
             self._check(graph, measured)
@@ -97,13 +96,19 @@ class Run:
             self._restarts_ms: list[float] = []
             self._switch = None if plan or flow.backend != AUTO else Switch(self._job, graph, flow)
             start = plan(graph) if plan else self._plan_on(self._first_backend())
+            self._check_live(start)
             self._launch(start, Log())
             self._backend.start()
         except BaseException:
-            self._clean()
+            self._held.close()
             raise
         if self._switch is not None:
             self._switch.watch(self)
+
+    def _temporary_directory(self) -> Path:
+        """A place for a checkpoint that nobody will resume."""
+        made = tempfile.TemporaryDirectory(prefix="tailrace-", ignore_cleanup_errors=True)
+        return Path(self._held.enter_context(made))
 
     def _slots(self, spark: SparkSession) -> int:
         """How many tasks run at once; with executors that come and go, to begin with."""
@@ -155,11 +160,10 @@ class Run:
                 interval_ms=flow.interval_ms,
                 recovery_ms=flow.recovery_ms,
                 slots=slots,
-                source_tasks=self._job.source_partitions or 1,
+                other_tasks=slots_needed(self._job, self._graph, plan)
+                - sum(plan.partitions.values()),
                 log=log,
             )
-            check(self._job, self._graph, plan, flow.constraints)
-            require_milliseconds(self._job.spark)
             self._backend = RealTime(self._job, live)
         else:
             self.controller = batches = BatchController(
@@ -175,17 +179,28 @@ class Run:
             fleet = None if self._fleet is None else Fleet(self._fleet, self._meter.hold)
             self._backend = MicroBatch(self._job, batches, self._on_measure, fleet)
 
+    def _check_live(self, plan: Plan) -> None:
+        """Refuse a plan that real-time mode could not run, before anything is stopped for it."""
+        if plan.backend is Backend.REALTIME:
+            check(self._job, self._graph, plan, self.flow.constraints)
+            require_milliseconds(self._job.spark)
+
     def _scaling(self) -> Scaling | None:
         if self._limits is None:
             return None
         return Scaling(self._graph, scaler_of(self.flow.scaler), self._limits)
 
     def change_to(self, backend: Backend) -> Plan:
-        """Go on with the other backend from where this one stops; the plan that it begins with."""
+        """Go on with the other backend from where this one stops; the plan that it begins with.
+
+        Raises:
+            TailraceError: If that one could not run; then this one goes on.
+        """
         with self._turn:
             plan = self._plan_on(backend)
             if self._ended:
                 return plan
+            self._check_live(plan)
             began = time.monotonic()
             self._backend.stop()
             if self._backend.failure is None:
@@ -198,6 +213,7 @@ class Run:
 
     def _open(self, spark: SparkSession) -> Opened:
         self._directory.mkdir(parents=True, exist_ok=True)
+        self._held.enter_context(sole_user(self._directory))
         identity = self._directory / "identity"
         if not identity.exists():
             identity.write_text(uuid.uuid4().hex, encoding="utf-8")
@@ -266,8 +282,8 @@ class Run:
         if self._switch is not None:
             self._switch.close()
         self._backend.stop()
-        report = self.report()
-        self._clean()
+        with self._held:
+            report = self.report()
         if self._backend.failure is not None:
             raise self._backend.failure
         return report
@@ -282,11 +298,6 @@ class Run:
             restarts_ms=(*self._restarts_ms, *self._backend.restarts_ms),
             notes=(*self._notes, *self._backend.notes()),
         )
-
-    def _clean(self) -> None:
-        self._meter.close()
-        if self._temporary:
-            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def _limits(wanted: Limits | None, fleet: Executors | None) -> Limits | None:

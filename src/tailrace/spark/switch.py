@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from tailrace.control import BatchController, LiveController, Mode, Record
+from tailrace.errors import TailraceError
 from tailrace.plan import Backend
 from tailrace.policy.backend import (
     NO_STREAKS,
@@ -53,7 +54,7 @@ class Switch:
         self._microbatch: MicroBatchCosts | None = None
         self._realtime: RealTimeCosts | None = None
         self._streaks = NO_STREAKS
-        self._seen = 0
+        self._seen_us = 0
         self._choice: Choice | None = None
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -81,9 +82,10 @@ class Switch:
     def _look(self, run: Run) -> None:
         while not self._closing.wait(LOOK_S):
             history = run.controller.log.history
-            if len(history) > self._seen:
-                self._seen = len(history)
-                self._consider(run, history[-1].rate_per_s)
+            last = history[-1] if history else None
+            if last is not None and last.start_us > self._seen_us:
+                self._seen_us = last.start_us
+                self._consider(run, last.rate_per_s)
 
     def _consider(self, run: Run, rate_per_s: float) -> None:
         controller = run.controller
@@ -101,7 +103,11 @@ class Switch:
             return
         before = controller.plan
         applied = controller.mode is Mode.ENFORCE
-        after = run.change_to(Backend(choice.backend)) if applied else before
+        try:
+            after = run.change_to(Backend(choice.backend)) if applied else before
+        except TailraceError as error:
+            self._obstacles += (str(error),)  # it is not tried again, and the next choice says why
+            return
         self._note(run, choice, before, after, applied=applied)
 
     def _calibration(self, rate_per_s: float, present: Backend | None) -> Calibration:

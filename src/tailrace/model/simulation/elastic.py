@@ -3,8 +3,9 @@
 Scalers are rehearsed against it. Records are a fluid that arrives at a rate for each second; units
 share them evenly. More units work only ``start_ms`` after they were asked for, fewer at once, and
 what is not done stays. In micro-batch mode every batch is simulated by itself, in record mode the
-mean of the queue is followed through time. Whoever decides sees what was measured, never the
-constants: :func:`learn` makes a model of that.
+mean of the queue is followed through time. Whoever decides sees what was measured, of which
+:func:`learn` makes a model; of the constants it is told the variations alone, which in a fluid
+cannot be measured.
 """
 
 from __future__ import annotations

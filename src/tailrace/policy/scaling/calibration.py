@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 HEADROOM: Final = 0.95
 """So busy units can be at most; beyond, a configuration counts as unable to keep up."""
 
+_PUBLISHED: Final = 11.0
+"""The distance between 1 and 12 units, for which weights are published."""
+
 _STEEPEST: Final = 12.0
 _LARGEST: Final = 100.0
 _BUSIEST: Final = 1e6
@@ -58,8 +61,12 @@ class Priorities:
 
     A weight is the priority over the range of its cost: of quality ``qos_range``, which at the
     bound is e (``exp(latency/bound)``); of resources what the most and dearest units cost; of
-    switching the squared distance between the furthest configurations. The defaults give the
+    switching eleven times the distance between the furthest configurations. The defaults give the
     published weights 2, 0.5 and 0.4 where there are 1 to 12 executors of one grade.
+
+    Moves are counted by the square of their distance, but the square of the furthest would be no
+    range: a move by one would then weigh the more against the cost of a unit the fewer units there
+    are, until giving one back never pays.
     """
 
     qos: float = 5.4
@@ -78,11 +85,11 @@ class Priorities:
     def over(self, limits: Limits, grades: Sequence[Grade], cost: Cost) -> CostWeights:
         """The weights that these priorities come to within limits."""
         dearest = max(cost.of(limits.most, grade) for grade in grades)
-        furthest = (limits.most - limits.least) ** 2 + (len(grades) - 1) ** 2
+        furthest = math.hypot(limits.most - limits.least, len(grades) - 1)
         return CostWeights(
             self.qos / self.qos_range,
             self.resource / dearest,
-            self.switching / max(furthest, 1),
+            self.switching / (_PUBLISHED * max(furthest, 1.0)),
         )
 
 

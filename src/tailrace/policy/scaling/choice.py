@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 DEFAULT = "predictive"
 
-EXECUTORS = Strategy(weights=Priorities(qos=23.0, switching=30.0), delay_steps=2)
+EXECUTORS = Strategy(weights=Priorities(qos=23.0), delay_steps=2)
 """For executors, which take about two intervals to come, and batches, which use up whatever a
 bound leaves them. The bound weighs more than in the original, so that executors start before they
 are missing: a start takes the time of machines that batches run on, and under an overload there is
-none. Moves weigh less: what costs much there, the migration of state, is a restart between two
-batches here."""
+none."""
 
 
 def scalers() -> dict[str, Callable[[], Scaler]]:

@@ -193,11 +193,19 @@ class Outlook:
         """The mean of error over rate, one step ahead, in the last 100 steps; None before any."""
         return sum(self._errors) / len(self._errors) if self._errors else None
 
-    def add(self, rate_per_s: float) -> float | None:
-        """Take the rate of the step that has ended, and give back what was expected of it."""
+    def add(self, rate_per_s: float, steps: int = 1) -> float | None:
+        """Take the rate of the step that has ended, and give back what was expected of it.
+
+        ``steps`` have passed since the last rate: of those between the two nothing is known, and
+        nothing was expected of this one. With 0 it is the same once more, better known now.
+        """
         if not 0 <= rate_per_s < np.inf:
             raise InputError(f"A rate of {rate_per_s} records/s cannot be: give one from 0 up.")
-        expected, self._expected = self._expected, None
+        if steps < 1 and self._rates:
+            self._rates[-1] = rate_per_s
+            return None
+        self._rates.extend([np.nan] * min(steps - 1, self._rates.maxlen or 0))
+        expected, self._expected = (self._expected if steps == 1 else None), None
         self._jumped = max(0, self._jumped - 1)
         if expected is not None and rate_per_s > 0:
             error = abs(expected - rate_per_s) / rate_per_s
@@ -211,6 +219,7 @@ class Outlook:
     def ahead(self, steps: int, start_us: int, step_ms: float) -> Forecast:
         """The rates of the steps to come, the first from ``start_us`` on, all above zero."""
         rates = np.array(self._rates)
+        rates = rates[np.flatnonzero(~np.isnan(rates))[0] :]
         method, weights, period = self._method_for(rates)
         run = run_methods(rates, len(rates), {method: weights}, period)
         origins = np.arange(len(rates))
@@ -237,7 +246,7 @@ class Outlook:
         """The method that so many rates allow, with its weights and the length of its season."""
         factors = self._method is Method.MULTIPLICATIVE and bool((rates <= 0).any())
         jumped = self._jumped > 0 and self._given is None
-        if len(rates) < self._enough or factors or jumped:
+        if np.count_nonzero(~np.isnan(rates)) < self._enough or factors or jumped:
             naive = Method.NAIVE
             return naive, fit_weights(rates, (naive,), 1)[naive], 1
         weights = self._given or fit_weights(rates, (self._method,), self._period)[self._method]

@@ -37,13 +37,14 @@ class OnDemand:
         self._seen: Load | None = None
         self._wanted: Move | None = None
         self._before: int | None = None
+        self._begun = False
 
     def preview(self, by: int) -> Move:
         """So many executors more, or fewer: what they would bring, by what was measured last."""
         load = self._seen
         if load is None:
             raise InputError("Nothing was measured yet: ask again when an interval is over.")
-        now = load.size if load.wanted is None else load.wanted
+        now = self._target(load)
         size, limits = now + by, load.limits
         if not limits.least <= size <= limits.most:
             raise InputError(
@@ -61,21 +62,30 @@ class OnDemand:
 
     def apply(self, move: Move) -> None:
         """Have a move made when the present interval is over."""
-        load = self._seen
-        self._before = None if load is None else load.size
-        self._wanted = move
+        self._before = None if self._seen is None else self._target(self._seen)
+        self._wanted, self._begun = move, False
 
     def abort(self) -> None:
         """Go back to what ran before the last move, or do not make it if it has not begun."""
         if self._before is not None:
             self._wanted = Move(self._before, "Aborted by hand: back to what ran before.")
+            self._begun = False
 
     def decide(self, load: Load, /) -> Move:
-        """What was applied last."""
+        """What was applied last; once, as a cluster that has refused it would do so again."""
         self._seen = load
         if load.moving:
             return wait(load)
+        if self._begun and self._wanted is not None and self._wanted.size != load.size:
+            self._wanted = self._before = None
+        self._begun = True
         return self._wanted or stay(load, "Nobody has asked for another number.")
+
+    def _target(self, load: Load) -> int:
+        """The number that was asked for last, or else the one that runs."""
+        if self._wanted is not None:
+            return self._wanted.size
+        return load.size if load.wanted is None else load.wanted
 
     @staticmethod
     def _latency_ms(load: Load, size: int) -> float:

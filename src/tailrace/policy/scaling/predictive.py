@@ -8,13 +8,16 @@ the cheapest sequence (De Matteis 2016, sections 5.4.3 and 6.3). The cost of a s
     alpha exp(e latency/bound)  +  beta cost(size, grade)  +  gamma |move|**2
     alpha exp(utilisation/0.95)     for a goal of throughput (eq. 7.1)
 
-where e is the mean of the last three ratios of measured to modelled latency. Three things differ
-from the original. From 12 bounds on the exponential goes on as its tangent, since sums of numbers
-like ``exp(100)`` lose everything else. A move takes ``delay_steps`` to be in place: the steps
-before that are run by what is there, so they are left out of the weighing, and the horizon counts
-the steps after them. And a backlog is worked off: the records that wait, beyond those that always
-do (rate times latency, by Little's law), are taken as so much more rate in the first
-``drain_steps`` of the horizon.
+where e is the mean of the last three ratios of measured to modelled latency. Some things differ
+from the original. Its e corrects the wait alone (eq. 6.10), with the prediction that was made for
+the step: here the model of the moment is held against the step, and its whole latency corrected,
+since a model of batches has no wait of its own. The published weights of its throughput strategies
+belong to another cost (eq. 6.13), which was given up for eq. 7.1. From 12 bounds on the exponential
+goes on as its tangent, since sums of numbers like ``exp(100)`` lose everything else. A move takes
+``delay_steps`` to be in place: the steps before that are run by what is there, so they are left out
+of the weighing, and the horizon counts the steps after them. And a backlog is worked off: the
+records that wait, beyond those that always do (rate times latency, by Little's law), are taken as
+so much more rate in the first ``drain_steps`` of the horizon.
 
 A unit of speed v is taken to do at a rate what a unit of speed 1 does at ``rate/v``, in ``1/v`` of
 the time. That is exact where all of the latency is work or waiting for work (``T(f) = T(f0) f0/f``,
@@ -183,9 +186,9 @@ class Predictive:
 
     def _watch(self, load: Load) -> None:
         """Hold the step that has ended against what was expected of it, and learn from it."""
-        self._steps += 1
         grade = self.strategy.grades[self.grade]
-        expected = self._outlook.add(load.rate_per_s)
+        self._steps += load.steps
+        expected = self._outlook.add(load.rate_per_s, load.steps)
         if expected is not None and self._before is not None:
             predicted_ms = self._before.latency_ms(load.size, grade, expected)
             self._log.append(
@@ -317,7 +320,7 @@ def _rates(strategy: Strategy, view: _View) -> str:
     low, high = view.forecast.band(_BAND)[delay]
     said = (
         f"The rate is {show_rate(view.load.rate_per_s)} and in {delay + 1} "
-        f"step{'s' if delay else ''} {show_rate(view.forecast.mean_per_s[delay])} "
+        f"step{'s' if delay else ''} {show_rate(round(view.forecast.mean_per_s[delay], 3))} "
         f"({show_rate(low)} to {show_rate(high)}) is expected"
     )
     if view.drain_per_s > 0:

@@ -174,8 +174,6 @@ def _load(seen: Measured, known: Estimate, limits: Limits, bound_ms: float) -> L
         backlog=seen.backlog,
         model=known,
         blocked=seen.blocked,
-        cv_arrivals=seen.cv_arrivals,
-        cv_service=seen.cv_service,
         wanted=seen.wanted,
         since_move=seen.since_move,
     )

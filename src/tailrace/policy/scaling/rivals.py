@@ -172,8 +172,9 @@ class DynamicAllocation:
 
     def decide(self, load: Load) -> Move:
         """More executors while tasks wait, the least when nothing ran for long enough."""
-        self._idle_ms = 0.0 if load.busy else self._idle_ms + load.step_ms
-        self._waited_ms += load.blocked * load.step_ms
+        passed_ms = load.steps * load.step_ms
+        self._idle_ms = 0.0 if load.busy else self._idle_ms + passed_ms
+        self._waited_ms += load.blocked * passed_ms
         if not load.blocked:
             self._waited_ms, self._rounds, self._next = 0.0, 0, 1
         if load.moving:
@@ -209,6 +210,8 @@ class DynamicAllocation:
 def rivals(hurry: float = 1.0) -> dict[str, Callable[[], Scaler]]:
     """Every rival by name, each a maker of fresh ones, with the values it was published with.
 
+    DS2 is the size that the true rate asks for at a utilisation of 70 %, Flink's, at every step:
+    without the pauses and windows that Flink, as ``Flink``, or its authors put around it.
     ``hurry`` divides the minutes and hours of Flink's defaults: for a load that plays a day in
     minutes they have to pass as fast as the load does, or it would never move at all.
     """

@@ -1,9 +1,11 @@
 """What every scaler sees and answers: one seam for ours and for its rivals.
 
-A scaler is asked at the end of each control step and answers with a size: the number of units
-(executors, workers, cores) to run on from then on. It may remember what it saw before, but reaches
-for nothing else: no clock, no chance, no cluster. Fed with the same loads it gives the same moves,
-so that whatever runs on Spark can be rehearsed in the simulator, and replayed from a log.
+A scaler is asked at the end of each control step, and within one if the rate has surely risen, and
+answers with a size: the number of units (executors, workers, cores) to run on from then on. While a
+move is under way it is asked as well, so that it misses nothing, but not followed. It may remember
+what it saw before, but reaches for nothing else: no clock, no chance, no cluster. Fed with the same
+loads it gives the same moves, so that whatever runs on Spark can be rehearsed in the simulator, and
+replayed from a log.
 """
 
 from __future__ import annotations
@@ -59,12 +61,14 @@ class Load:
     ``service_ms`` is how long one unit is busy with a record and ``busy`` the share of time that
     units were. ``latency_ms`` is the constrained statistic, without what is added to it by batches
     that are longer than they need be, and None when no record was finished; ``backlog`` is how
-    many records wait at the end of the step. ``blocked`` is the share of time in
-    which records had to wait because all units were taken. The coefficients of variation are those
-    of the times between arrivals and of the service.
+    many records wait at the end of the step. ``blocked`` is the share of time in which records had
+    to wait because all units were taken.
 
     ``corrected`` says that the model was held against what was measured already, so that whoever
     asks it must not correct it once more.
+
+    ``steps`` is how many control steps have passed since the scaler was last asked: usually 1, and
+    0 where more is known of the same one, such as that its rate has risen.
 
     ``size`` is what runs, ``wanted`` what has been asked for; they differ while a move is under
     way. ``since_move`` counts whole control steps since the last move was complete.
@@ -83,8 +87,7 @@ class Load:
     backlog: float
     model: LatencyModel
     blocked: float = 0.0
-    cv_arrivals: float = 1.0
-    cv_service: float = 1.0
+    steps: int = 1
     wanted: int | None = None
     since_move: int = 1_000_000
     corrected: bool = False

@@ -31,12 +31,12 @@ EASE = 0.2
 DWELL_INTERVALS = 3
 
 
-def decide(seen: Loads, constraints: Sequence[Constraint], source_tasks: int = 1) -> Decision:
+def decide(seen: Loads, constraints: Sequence[Constraint], other_tasks: int = 1) -> Decision:
     """Give each scaled step the fewest tasks that keep all bounds together.
 
     More at once; fewer only after 3 whole intervals, and if they would do with a fifth more load.
-    Slots are held by every task, those that read the source included: what they do not allow is
-    said, and not asked for.
+    Slots are held by every task, also by ``other_tasks``, which read the source or lie behind
+    Spark's own exchanges: what they do not allow is said, and not asked for.
     """
     scaled = {
         chain_name(chain): chain
@@ -57,27 +57,30 @@ def decide(seen: Loads, constraints: Sequence[Constraint], source_tasks: int = 1
         for name in now
     }
     partitions = dict(seen.plan.partitions) | {scaled[n][0]: wanted[n] for n in wanted}
-    held = source_tasks + sum(partitions.values())
+    held = other_tasks + sum(partitions.values())
     shown = ", ".join(f"{tasks} for {name}" for name, tasks in wanted.items())
     if held > seen.slots and wanted != now:
         lacking = f"They hold {held} slots and there are {seen.slots}."
-        refused = Alternative(f"tasks: {shown}", needed.wait_ms, lacking)
+        refused = Alternative(f"tasks: {shown}", None, lacking)
         reason = f"{needed.reason} {lacking} Start the session with at least {held}."
         return Decision(POLICY, seen.plan, reason, alternatives=(refused,))
     plan = seen.plan if wanted == now else replace(seen.plan, partitions=partitions)
-    return Decision(POLICY, plan, f"Tasks: {shown}. {needed.reason}", needed.wait_ms)
+    return Decision(POLICY, plan, f"Tasks: {shown}. {needed.reason}")
 
 
 def _bound(seen: Loads, goal: Constraint, scaled: Mapping[str, tuple[str, ...]]) -> SequenceBound:
-    """A constraint as the scaled chains on its path, and what all else on it leaves to them.
+    """A constraint as the scaled chains on its path, and what the other steps leave to them.
 
     Waits in a queue have an exponential tail, so that a quantile q is ``-ln(1 - q)`` times the
     mean: the mean may be that much smaller.
     """
     path = seen.graph.path(goal.path)
     on_path = tuple(name for name, chain in scaled.items() if chain[0] in path)
+    covered = {step for name in on_path for step in scaled[name]}
+    others = [seen.steps[name] for name in path if name in seen.steps and name not in covered]
+    rest_ms = math.fsum(step.service_ms for step in others)
     tail = 1.0 if goal.quantile is None else max(1.0, -math.log(1 - goal.quantile))
-    return SequenceBound(on_path, goal.bound_ms / tail)
+    return SequenceBound(on_path, goal.bound_ms / tail - rest_ms)
 
 
 def _loads(seen: Loads, scaled: Mapping[str, tuple[str, ...]], factor: float) -> list[TaskLoad]:
