@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace import bench
 from tailrace.bench.keeping import Kept
 from tailrace.errors import InputError
 
@@ -43,9 +45,40 @@ def test_runs_of_another_setting_are_refused(tmp_path: Path) -> None:
         Kept(file, step_s=60.0)
 
 
-@pytest.mark.parametrize("line", ["{", "[]", "{}", '{"name": "a"}'])
-def test_a_file_of_something_else_is_refused(tmp_path: Path, line: str) -> None:
+def test_wherever_a_writer_was_killed_the_runs_before_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
-    file.write_text(line + "\n", "utf-8")
+    first = Kept(file, step_s=60.0)
+    first("a", lambda: {"x": 1})
+    finished = file.read_bytes()
+    first("b", lambda: {"x": 2})
+    both = file.read_bytes()
+    for end in range(len(finished), len(both)):
+        file.write_bytes(both[:end])
+        later = Kept(file, step_s=60.0)
+        assert later("a", fail) == {"x": 1}
+        assert later("b", lambda: {"x": 2}) == {"x": 2}
+        assert file.read_bytes() == both
+
+
+def test_whoever_was_killed_in_the_first_line_begins_anew(tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl"
+    file.write_text('{"name": "a", "set', "utf-8")
+    assert Kept(file)("a", lambda: {"x": 1}) == {"x": 1}
+    assert Kept(file)("a", fail) == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    "text", ["{\n", "[]\n", "{}\n", '{"name": "a"}\n', "\n", "notes", '{"names": 3', "[]\n{}"]
+)
+def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "runs.jsonl"
+    file.write_text(text, "utf-8")
     with pytest.raises(InputError, match="something else than finished runs"):
         Kept(file)
+    assert file.read_text("utf-8") == text
+
+
+def test_a_benchmark_can_be_told_to_keep_its_runs_if_it_is_a_long_one() -> None:
+    for name in bench.NAMES:
+        keeps = "keep" in inspect.signature(bench.benchmark(name).measure).parameters
+        assert keeps == (name in bench.LONG), name

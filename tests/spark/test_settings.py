@@ -8,13 +8,23 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tailrace.errors import EnvironmentUnfit
+from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.spark import settings
-from tailrace.spark.settings import SETTINGS, findings, session, slots_of, wanted
+from tailrace.spark.leash import HOST
+from tailrace.spark.settings import (
+    SETTINGS,
+    conf_of,
+    findings,
+    on_loopback,
+    session,
+    slots_of,
+    wanted,
+)
 
 from .support import by_value, even_trace
 
@@ -122,10 +132,57 @@ def test_local_files_are_ours_and_start_no_process(spark: SparkSession, tmp_path
 
 def _children_reaped(spark: SparkSession) -> int:
     """CPU ticks and page faults of the children that the JVM has waited for: forks leave some."""
-    jvm: Any = spark.sparkContext._jvm
-    pid = jvm.java.lang.ProcessHandle.current().pid()
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{_pid(spark)}/stat").read_text().rpartition(")")[2].split()
     return int(fields[8]) + int(fields[10])  # minor and major faults of waited-for children
+
+
+def _pid(spark: SparkSession) -> int:
+    """The process of the JVM."""
+    jvm: Any = spark.sparkContext._jvm
+    return int(jvm.java.lang.ProcessHandle.current().pid())
+
+
+@pytest.mark.skipif(
+    bool(os.environ.keys() & settings._ADDRESSED), reason="Spark is told another address here"
+)
+def test_the_driver_of_a_session_in_one_process_listens_on_loopback_alone(
+    spark: SparkSession,
+) -> None:
+    port = int(conf_of(spark, "spark.driver.port") or 0)
+    ends: Any = psutil.Process(_pid(spark)).net_connections("tcp")
+    open_to = {e.laddr.ip for e in ends if e.status == "LISTEN" and e.laddr.port == port}
+    assert open_to
+    assert open_to <= {HOST, f"::ffff:{HOST}"}
+    assert conf_of(spark, "spark.driver.host") == HOST
+
+
+LOOPBACK = {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "expected"),
+    [
+        ("local", {}, LOOPBACK),
+        ("local[2]", {}, LOOPBACK),
+        ("local[*,3]", {"spark.ui.enabled": "true"}, LOOPBACK),
+        (f"spark://{HOST}:7077", {}, LOOPBACK),
+        ("spark://far.away:7077", {}, {}),
+        (f"k8s://https://{HOST}:6443", {}, {}),  # its executors have a loopback of their own
+        ("yarn", {}, {}),
+        ("local[2]", {"spark.driver.host": "me.example"}, {}),
+        (f"spark://{HOST}:7077", {"spark.driver.bindAddress": "0.0.0.0"}, {}),
+    ],
+)
+def test_a_driver_listens_on_loopback_where_nobody_else_needs_it_and_nobody_said_where(
+    monkeypatch: pytest.MonkeyPatch, master: str, given: dict[str, str], expected: dict[str, str]
+) -> None:
+    for variable in settings._ADDRESSED:
+        monkeypatch.delenv(variable, raising=False)
+    assert on_loopback(master, given) == expected
+    for variable in settings._ADDRESSED:
+        with monkeypatch.context() as said:
+            said.setenv(variable, "10.1.2.3")
+            assert on_loopback(master, given) == {}
 
 
 @pytest.fixture
@@ -214,6 +271,24 @@ def test_a_missing_jar_is_said_before_spark_starts(
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     with pytest.raises(EnvironmentUnfit, match="Tailrace's Java part is not built: run"):
         session()
+
+
+@pytest.mark.parametrize(
+    ("executors", "given", "said"),
+    [
+        ((4, 2), {}, "From 4 to 2 executors is not a range: give"),
+        ((0, 2), {}, "From 0 to 2 executors is not a range: give"),
+        ((1, 2), {"spark.executor.cores": "x"}, "'x' is not a value for spark.executor.cores"),
+        ((1, 2), {"spark.executor.cores": "0"}, "'0' is not a value for spark.executor.cores"),
+        ((1, 2), {"spark.executor.cores": "-1"}, "'-1' is not a value for spark.executor.cores"),
+    ],
+)
+def test_executors_that_cannot_be_are_said_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch, executors: tuple[int, int], given: dict[str, str], said: str
+) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    with pytest.raises(InputError, match=said):
+        session(master=f"spark://{HOST}:7077", settings=given, executors=executors)
 
 
 def test_the_log_of_a_query_has_one_small_file_an_entry_and_no_checksums(

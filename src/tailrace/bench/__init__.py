@@ -48,6 +48,11 @@ class LongBenchmark(Benchmark, Protocol):
         """Run what is not kept yet; the result as plain data."""
 
 
-def benchmark(name: str) -> LongBenchmark:
-    """The benchmark of that name; only one of ``LONG`` can be told to keep its runs."""
-    return cast("LongBenchmark", import_module(f"{__name__}.{name}"))
+def benchmark(name: str) -> Benchmark:
+    """The benchmark of that name."""
+    return cast("Benchmark", import_module(f"{__name__}.{name}"))
+
+
+def long_benchmark(name: str) -> LongBenchmark:
+    """One of ``LONG``, which can be told to keep its runs."""
+    return cast("LongBenchmark", benchmark(name))

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_BEGINNING = '{"name": '
+"""How every line begins, by which one that was torn is told from what is none of ours."""
+
+
 class Kept:
     """Finished runs by name, one line of JSON each in a file; in memory only without one."""
 
@@ -21,17 +25,18 @@ class Kept:
         self._setting = setting
         self._runs: dict[str, dict[str, Any]] = {}
         if file is not None and file.exists():
-            for line in file.read_text("utf-8").splitlines():
+            *lines, torn = file.read_text("utf-8").split("\n")
+            for line in lines:
                 self._read(line, file)
+            if torn:
+                _cut_off(torn, file)
 
     def _read(self, line: str, file: Path) -> None:
         try:
             found = json.loads(line)
             name, setting, run = found["name"], found["setting"], found["run"]
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{file} holds something else than finished runs of a benchmark: name a new file."
-            ) from error
+            raise _foreign(file) from error
         if setting != self._setting:
             raise InputError(
                 f"The runs in {file} were made with {setting} and not with {self._setting}: name "
@@ -48,3 +53,17 @@ class Kept:
                 with self._file.open("a", encoding="utf-8") as file:
                     file.write(line + "\n")
         return self._runs[name]
+
+
+def _cut_off(torn: str, file: Path) -> None:
+    """Remove a last line without an end: whoever wrote it was killed, and that run is run again."""
+    if torn[: len(_BEGINNING)] != _BEGINNING[: len(torn)]:
+        raise _foreign(file)
+    with file.open("r+b") as whole:
+        whole.truncate(file.stat().st_size - len(torn.encode()))
+
+
+def _foreign(file: Path) -> InputError:
+    return InputError(
+        f"{file} holds something else than finished runs of a benchmark: name a new file."
+    )

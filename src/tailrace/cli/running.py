@@ -169,7 +169,7 @@ def bench(
         )
     for file in (keep, out):
         _check_file(file)
-    benchmark = known.benchmark(name)
+    benchmark = known.long_benchmark(name)
     _show(benchmark, benchmark.measure(quick=quick, keep=keep), out=out, as_json=as_json)
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,9 @@ PATIENCE_S = 180.0
 
 _CONTENT = 3
 """Another number whenever an archive is to hold other classes."""
+
+ENDING_S = 60.0
+"""How long making it may take to end, with a cluster and a session, when it is interrupted."""
 
 WRITING_S = 60.0
 """How long the executor may take to write it, after it was told to end."""
@@ -58,21 +63,58 @@ def options(given: Mapping[str, str]) -> dict[str, str]:
 def ensure() -> Path:
     """The archive; it is made first if there is none, which takes half a minute."""
     file = path()
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # In a process of its own, since this one may have a session already.
-        command = [sys.executable, "-m", __name__, str(file)]
-        try:
-            subprocess.run(  # noqa: S603 - our own command
-                command, capture_output=True, text=True, timeout=PATIENCE_S, check=True
-            )
-        except subprocess.SubprocessError as error:
-            said = str(getattr(error, "stderr", None) or error).strip()
-            raise EnvironmentUnfit(
-                f"No class archive for executors could be made ({said.splitlines()[-1]}): mend "
-                "that, or go without."
-            ) from error
+    try:
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            _make_apart(file)
+    except OSError as error:
+        raise _unfit(f"{error.strerror}: {error.filename}") from error
+    except subprocess.TimeoutExpired as error:
+        raise _unfit(f"that was not done in {PATIENCE_S:.0f} s") from error
     return file
+
+
+def _make_apart(file: Path) -> None:
+    """Make it in a process of its own, since this one may have a session already.
+
+    That process is in a group of its own, so that Ctrl-C is for us. It is then interrupted by us,
+    once, and cleans up behind itself.
+    """
+    command = [sys.executable, "-m", __name__, str(file)]
+    with subprocess.Popen(  # noqa: S603 - our own command
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    ) as child:
+        try:
+            _, said = child.communicate(timeout=PATIENCE_S)
+        except BaseException:
+            _end(child)
+            raise
+    if child.returncode:
+        lines = said.strip().splitlines() or [f"its process ended with code {child.returncode}"]
+        raise _unfit(lines[-1].rstrip("."))
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """Let it end by itself, so that it leaves nothing; see to it that it does."""
+    child.send_signal(signal.SIGINT)
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            child.communicate(timeout=ENDING_S)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def _unfit(why: str) -> EnvironmentUnfit:
+    return EnvironmentUnfit(
+        f"No class archive for executors could be made ({why}): mend that, or go without, which on "
+        "the command line is --no-archive."
+    )
 
 
 def _make(file: Path) -> None:
@@ -102,4 +144,5 @@ def _make(file: Path) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been told to ignore it
     _make(Path(sys.argv[1]))

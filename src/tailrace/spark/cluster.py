@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-import urllib.error
-import urllib.request
+from contextlib import ExitStack
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.request import ProxyHandler, build_opener
 
 import pyspark
 
@@ -29,6 +30,9 @@ LEAST_BYTES = 512 << 20
 """What Spark wants for an executor at least, about."""
 
 _HOME = Path(pyspark.__file__).parent
+_LAST_PORT = 65_535
+_DIRECTLY = build_opener(ProxyHandler({}))
+"""Asks this machine itself: a proxy that the user has would look for the master at its own."""
 
 
 class Cluster:
@@ -63,6 +67,8 @@ class Cluster:
                 f"{memory} of memory for a core is too little for an executor: give at least "
                 "512 MiB."
             )
+        if port is not None and not 1 <= port <= _LAST_PORT:
+            raise InputError(f"{port} is not a port: give one from 1 to {_LAST_PORT}.")
         require_java()
         self._workers, self._cores, self._mib = workers, cores, cores * (each >> 20)
         free = free_ports()
@@ -100,11 +106,12 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop workers, then the master, and leave nothing."""
-        for process in reversed(self._processes):
-            process.stop(PATIENCE_S)
-        self._processes.clear()
-        self._directory.cleanup()
+        """Stop workers, then the master, and leave nothing, also if that is interrupted."""
+        with ExitStack() as ending:  # what was put in last goes first
+            ending.callback(self._directory.cleanup)
+            for process in self._processes:
+                ending.callback(process.stop, PATIENCE_S)
+            self._processes = []
 
     def watch(self, seconds: float) -> None:
         """Wait so long; complain if a part of the cluster ends meanwhile."""
@@ -153,9 +160,9 @@ class Cluster:
         """What the master says of itself; None while it does not answer."""
         try:
             address = f"http://{HOST}:{self._ui_port}/json/"
-            with urllib.request.urlopen(address, timeout=5) as answer:
+            with _DIRECTLY.open(address, timeout=5) as answer:
                 state: dict[str, Any] = json.load(answer)
-        except (urllib.error.URLError, ConnectionError, TimeoutError, json.JSONDecodeError):
+        except (OSError, HTTPException, ValueError):
             return None  # a master that is starting may answer with an empty page
         return state if state.get("status") == "ALIVE" else None
 

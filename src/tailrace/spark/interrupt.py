@@ -1,4 +1,4 @@
-"""Ctrl-C as a request to end, not as an exception in the middle of something."""
+"""Ctrl-C, or SIGTERM, as a request to end, not as an exception in the middle of something."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
+ASKING = (signal.SIGINT, signal.SIGTERM)
+"""What a terminal sends, and what supervisors of services and containers do."""
+
 
 @contextmanager
 def ctrl_c() -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets, for a gentle end; the second interrupts as always.
 
-    PySpark's own handler stands aside meanwhile: it would cancel the batch at hand. And nothing
-    is raised into the wait for a thread, which Python 3.11 and 3.12 would then take for ended.
+    SIGTERM does the same: it would otherwise end Python on the spot, and whatever is to be removed
+    at the end would stay. PySpark's own handler stands aside meanwhile: it would cancel the batch
+    at hand. And nothing is raised into the wait for a thread, which Python 3.11 and 3.12 would then
+    take for ended.
     """
     asked = threading.Event()
 
@@ -29,8 +34,9 @@ def ctrl_c() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield asked  # signals go to the main thread
         return
-    before = signal.signal(signal.SIGINT, ask)
+    before = {number: signal.signal(number, ask) for number in ASKING}
     try:
         yield asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

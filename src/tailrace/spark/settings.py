@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
+from tailrace.policy.scaling.sizing import Limits
 from tailrace.spark import archive
 from tailrace.spark.java import require_java
 from tailrace.spark.leash import HOST
@@ -33,6 +34,11 @@ STACK = "-Xss16m"
 deeper for each character of it, and the usual stack of a megabyte may not do."""
 
 _MASTER = re.compile(r"local(\[([1-9]\d*|\*)(,\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+_CLUSTER_HERE = f"spark://{HOST}:"
+_ADDRESSES = ("spark.driver.host", "spark.driver.bindAddress")
+_ADDRESSED = {"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"}
+"""The variables by which Spark is told the address of a machine."""
+
 _MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 
@@ -158,6 +164,7 @@ def session(
             f"'{master}' is not a Spark master: write local[4], spark://host:7077, k8s://... or "
             "yarn."
         )
+    limits = None if executors is None else Limits(*executors)
     require_java()
     if not JAR.exists():
         raise EnvironmentUnfit(
@@ -168,11 +175,11 @@ def session(
     master = master or f"local[{os.cpu_count() or 1}]"
     ours = {} if plain else wanted(slots_of(master))
     settings = settings or {}
-    elastic = executors is not None and not master.startswith("local")
-    if executors is not None and elastic:
-        ours |= few_executors(*executors, int(settings.get("spark.executor.cores", 1)))
-    if f"//{HOST}:" in master:
-        ours |= {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
+    elastic = limits is not None and not master.startswith("local")
+    if limits is not None and elastic:
+        ours |= few_executors(limits.least, limits.most, _cores(settings))
+    ours |= on_loopback(master, settings)
+    if master.startswith(_CLUSTER_HERE):
         settings = {**settings, **archive.options(settings)}
     builder = SparkSession.builder.appName(app).master(master)
     for key, value in {**ours, **_plumbing(), **settings}.items():
@@ -202,6 +209,29 @@ def few_executors(least: int, most: int, cores: int) -> dict[str, str]:
         "spark.dynamicAllocation.initialExecutors": str(least),
         "spark.dynamicAllocation.maxExecutors": str(most),
     }
+
+
+def _cores(settings: Mapping[str, str]) -> int:
+    """How many cores the user wants an executor to have; one if nothing is said."""
+    said = str(settings.get("spark.executor.cores", 1)).strip()
+    if not said.isdecimal() or not int(said):
+        raise InputError(
+            f"'{said}' is not a value for spark.executor.cores: set it to a whole number above 0."
+        )
+    return int(said)
+
+
+def on_loopback(master: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Have the driver listen on loopback where all who speak to it are on this machine.
+
+    A session in one process listens as well, and without this on whatever address the name of the
+    machine stands for. Where the user has said anything of addresses, all of it is theirs: half of
+    each would have the driver listen in one place and be looked for in another.
+    """
+    here = master == "local" or master.startswith(("local[", _CLUSTER_HERE))
+    if not here or settings.keys() & set(_ADDRESSES) or os.environ.keys() & _ADDRESSED:
+        return {}
+    return dict.fromkeys(_ADDRESSES, HOST)
 
 
 def _not_started(said: str) -> TailraceError:
