@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JAR := src/tailrace/spark/tailrace.jar
 
-.PHONY: setup demo test check bench bench-predict bench-scale elastic kafka soak lock clean
+.PHONY: setup demo test test-spark test-rest check bench bench-predict bench-scale elastic kafka soak lock clean
 
 setup: .venv/ready $(JAR)
 
@@ -19,8 +19,15 @@ $(JAR): .venv/ready jvm/build.py $(shell find jvm/src jvm/resources -type f)
 demo: setup
 	$(BIN)/tailrace demo
 
+# Both at once: what needs Spark mostly waits; the rest computes, and gives way to it.
 test: setup
-	$(BIN)/pytest -q
+	$(MAKE) --no-print-directory --jobs=2 test-spark test-rest
+
+test-spark: setup
+	$(BIN)/pytest -q tests/spark
+
+test-rest: setup
+	nice -n 10 $(BIN)/pytest -q --ignore=tests/spark -o cache_dir=.pytest_cache/rest
 
 check: setup
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.bench.broker import Broker
 from tailrace.bench.jars import connector_jars
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark.settings import JAR, session
@@ -21,6 +22,20 @@ def spark() -> Iterator[SparkSession]:
     shared = session("tests", master="local[4]", settings=with_kafka())
     yield shared
     shared.stop()
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """The one Kafka of the run, started for the first test that needs it.
+
+    A test makes topics of its own, and brings the broker back if it ends it.
+    """
+    try:
+        shared = Broker()
+    except EnvironmentUnfit as unfit:
+        pytest.skip(str(unfit))
+    with shared:
+        yield shared
 
 
 def with_kafka() -> dict[str, str]:

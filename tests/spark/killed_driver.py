@@ -1,7 +1,8 @@
 """A driver to be killed: copies a load to parquet until it is.
 
 Usage: killed_driver.py DIRECTORY MOST_RECORDS. The directory holds ``load.trace`` and gets
-everything else; a batch takes so many records at most.
+everything else; a batch takes so many records at most. The session is made at once; the flow starts
+with a line of standard input, and not at all when that ends before.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ def main(directory: Path, most_records: int) -> None:
             raise ValueError("a multiple of 97")
         return row.seq, row.seq * 2
 
+    spark = session("killed", master="local[2]")
+    if not sys.stdin.readline():
+        spark.stop()
+        return
     run = Flow(
         "killed",
         replay(Trace.load(directory / "load.trace"), most_records=most_records),
@@ -36,7 +41,7 @@ def main(directory: Path, most_records: int) -> None:
         dead_letters=sinks.parquet(directory / "dead"),
         checkpoint=directory / "checkpoint",
         mode="observe",
-    ).start(session("killed", master="local[2]"))
+    ).start(spark)
     run.wait()
     run.stop()
 

@@ -23,7 +23,6 @@ from tailrace.spark.leash import free_ports
 from .support import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 FAKE_MAVEN = """\
@@ -63,12 +62,6 @@ def a_broker(directory: Path | None = None, port: int | None = None) -> Broker:
         return Broker(directory, port=port)
     except EnvironmentUnfit as unfit:
         pytest.skip(str(unfit))
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with a_broker() as running:
-        yield running
 
 
 def send(servers: str, topic: str, values: list[str]) -> None:

@@ -389,8 +389,18 @@ def lines_of(stream: IO[str]) -> queue.SimpleQueue[str]:
     return lines
 
 
+BRISK = """
+from tailrace.spark.running import find_flow
+
+flow = find_flow({!r})
+flow.interval_ms = 1_000  # there is something to report soon
+"""
+
+
 def test_ctrl_c_ends_the_command_with_a_report_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    target = f"{running.example('primes.py')}:flow"
+    example = f"{running.example('primes.py')}:flow"
+    (tmp_path / "brisk.py").write_text(BRISK.format(example), encoding="utf-8")
+    target = f"{tmp_path / 'brisk.py'}:flow"
     with started(tmp_path, "run", target, "--master", "local[2]", "--json") as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKED = re.compile(r"^<!-- run -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SECONDS = 6.0
+SECONDS = 2.0
 """However long an example says that it runs."""
 
 LONGEST_S = 60.0

@@ -6,7 +6,9 @@ import hashlib
 import json
 import sys
 from collections import Counter
+from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,9 +34,35 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-RUN_S = 6.0
+RUN_S = 4.0
+INTERVAL_MS = 2_000.0
+"""The adjustment interval of a flow that runs so briefly: its plan is adjusted meanwhile."""
+
 SHORT = 1_500
 """Records of a load that is read to its end."""
+
+
+@cache
+def declared_in(name: str) -> Any:
+    """The module of an example, loaded once: some take seconds to write their load."""
+    find_flow(f"{example(f'{name}.py')}:flow")
+    return sys.modules[f"tailrace_flow_{name}"]
+
+
+def flow_of(name: str) -> Flow:
+    """A copy of an example's flow for one test, with sinks of its own: all of them in memory."""
+    flow: Flow = copy(declared_in(name).flow)
+    flow.sinks = {output: sinks.memory() for output in flow.sinks}
+    if flow.dead_letters is not None:
+        flow.dead_letters = sinks.memory()
+    return flow
+
+
+def results(flow: Flow, output: str = "sink") -> list[dict[str, Any]]:
+    """What such a flow has put into one of its sinks."""
+    memory = flow.sinks[output]
+    assert isinstance(memory, sinks.Memory)
+    return memory.rows()
 
 
 # --- primes --------------------------------------------------------------------------------
@@ -65,11 +93,11 @@ def test_the_reference_knows_primes_from_composites() -> None:
 
 
 def test_primes_finds_the_primes_among_the_numbers_that_it_drew(spark: SparkSession) -> None:
-    flow = find_flow(f"{example('primes.py')}:flow")
-    flow.sinks = {"sink": (memory := sinks.memory())}
+    flow = flow_of("primes")
+    flow.interval_ms = INTERVAL_MS
     report = run(flow, RUN_S)
-    found = {row["seq"]: row["found"] for row in memory.rows()}
-    assert sorted(row["seq"] for row in memory.rows()) == list(range(len(found)))
+    found = {row["seq"]: row["found"] for row in results(flow)}
+    assert sorted(row["seq"] for row in results(flow)) == list(range(len(found)))
     assert report.data["records"] == len(found)
     primes = 0
     for seq, said in found.items():
@@ -116,25 +144,17 @@ def sequentially(payloads: Iterable[str]) -> Outcome:
 
 def outcome(flow: Flow) -> Outcome:
     """What a flow with its results and its dead letters in memory has made."""
-    (results,), letters = flow.sinks.values(), flow.dead_letters
-    assert isinstance(results, sinks.Memory)
+    letters = flow.dead_letters
     assert isinstance(letters, sinks.Memory)
-    verdicts = ((row["topic"], row["score"], row["mood"]) for row in results.rows())
+    verdicts = ((row["topic"], row["score"], row["mood"]) for row in results(flow))
     dead = (json.loads(row["record"])["payload"] for row in letters.rows())
     assert {row["step"] for row in letters.rows()} <= {"parse"}
     assert all("JSONDecodeError" in row["error"] for row in letters.rows())
     return Outcome(Counter(verdicts), Counter(dead))
 
 
-def sentiments() -> Flow:
-    flow = find_flow(f"{example('sentiments.py')}:flow")
-    flow.sinks = {"sink": sinks.memory()}
-    return flow
-
-
 def tweets() -> Trace:
-    declared: Any = sys.modules["tailrace_flow_sentiments"]
-    load = declared.load
+    load = declared_in("sentiments").load
     assert isinstance(load, Trace)
     return load
 
@@ -152,7 +172,8 @@ def beginning_of(load: Trace, count: int) -> Trace:
 
 
 def test_sentiments_judges_every_tweet_and_buries_the_broken_ones(spark: SparkSession) -> None:
-    flow = sentiments()
+    flow = flow_of("sentiments")
+    flow.interval_ms = INTERVAL_MS
     report = run(flow, RUN_S)
     read = report.data["records"]
     payloads = tweets().payloads
@@ -177,7 +198,7 @@ def test_sentiments_comes_to_the_same_chained_and_not(
     plan: Callable[[Graph], Plan] | None,
     chains: tuple[tuple[str, ...], ...],
 ) -> None:
-    flow = sentiments()
+    flow = flow_of("sentiments")
     load = beginning_of(tweets(), SHORT)
     running = read_to_the_end(flow, load, spark, plan)
     assert running.controller.plan.chains == chains
@@ -203,17 +224,9 @@ def read_to_the_end(
 # --- hot topics and trading ------------------------------------------------------------------
 
 
-def declared_in(name: str) -> Any:
-    """The module of an example."""
-    find_flow(f"{example(f'{name}.py')}:flow")
-    return sys.modules[f"tailrace_flow_{name}"]
-
-
 def test_hot_topics_asks_about_the_tweets_on_them_and_no_others(spark: SparkSession) -> None:
     twitter = declared_in("hot_topics")
-    flow, load = twitter.flow, beginning_of(twitter.load, SHORT)
-    scores, lists = sinks.memory(), sinks.memory()
-    flow.sinks = {"sink:sentiments": scores, "sink:topics": lists}
+    flow, load = flow_of("hot_topics"), beginning_of(twitter.load, SHORT)
     read_to_the_end(flow, load, spark)
     recent: dict[str, dict[str, Any]] = {}
     expected: Counter[tuple[str, float]] = Counter()
@@ -222,9 +235,10 @@ def test_hot_topics_asks_about_the_tweets_on_them_and_no_others(spark: SparkSess
             state = recent.setdefault(topic, {"recent": {}})
             for _ in twitter.keep_hot(topic, [Tweet(seq, text)], state):
                 expected[topic, float(sum(MOODS.get(word, 0) for word in text.split()))] += 1
-    assert Counter((row["topic"], row["score"]) for row in scores.rows()) == expected
+    scores = results(flow, "sink:sentiments")
+    assert Counter((row["topic"], row["score"]) for row in scores) == expected
     assert len(expected) > 1
-    newest = max(lists.rows(), key=lambda row: row["slice"])
+    newest = max(results(flow, "sink:topics"), key=lambda row: row["slice"])
     assert newest["slice"] == (SHORT - 1) // twitter.SLICE
     assert set(newest["topics"]) <= {topic for topic, _ in expected}
 
@@ -239,9 +253,7 @@ class Tweet:
 
 def test_trading_draws_every_chart_of_every_symbol(spark: SparkSession) -> None:
     trading = declared_in("trading")
-    flow, load = trading.flow, beginning_of(trading.load, 8_000)
-    memory = sinks.memory()
-    flow.sinks = {"sink": memory}
+    flow, load = flow_of("trading"), beginning_of(trading.load, 8_000)
     read_to_the_end(flow, load, spark)
     quotes: dict[str, list[Any]] = {}
     for key, text in zip(load.key, load.payloads or (), strict=True):
@@ -253,7 +265,7 @@ def test_trading_draws_every_chart_of_every_symbol(spark: SparkSession) -> None:
         for chart in trading.chart(symbol, rows, {"quotes": b"", "seen": 0})
     ]
     assert len(expected) > 100
-    assert sorted(tuple(row.values()) for row in memory.rows()) == sorted(expected)
+    assert sorted(tuple(row.values()) for row in results(flow)) == sorted(expected)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
-from tailrace.bench.broker import Broker
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.spark import kafka
 from tailrace.spark.step import step
@@ -20,10 +19,12 @@ from .flows import Running, observed
 from .support import by_value, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from tailrace.bench.broker import Broker
 
 needs_spark = pytest.mark.spark
 by_value(__name__)
@@ -40,16 +41,6 @@ def _connected(request: pytest.FixtureRequest) -> None:
             kafka.require_connector(request.getfixturevalue("spark"))
         except EnvironmentUnfit as unfit:
             pytest.skip(str(unfit))
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    try:
-        broker = Broker()
-    except EnvironmentUnfit as unfit:
-        pytest.skip(str(unfit))
-    with broker:
-        yield broker
 
 
 _numbers = count()
@@ -223,7 +214,7 @@ def test_a_batch_that_is_written_again_is_sent_again(
 def test_a_topic_that_is_not_there_is_said_before_a_query_starts(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka, "ASK_MS", 3_000)
+    monkeypatch.setattr(kafka, "ASK_MS", 1_000)
     with pytest.raises(EnvironmentUnfit, match=r"does not give the topic 'misspelt' \(.+\): "):
         opened(spark, broker, "misspelt", tmp_path)
 
@@ -232,7 +223,7 @@ def test_a_topic_that_is_not_there_is_said_before_a_query_starts(
 def test_a_server_that_accepts_and_never_answers_is_not_waited_for(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka, "ASK_MS", 2_000)
+    monkeypatch.setattr(kafka, "ASK_MS", 500)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         source = kafka.source(f"127.0.0.1:{mute.getsockname()[1]}", "any")
         with pytest.raises(EnvironmentUnfit, match=r"does not give the topic 'any'"):

@@ -6,9 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import psutil
@@ -16,9 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from .support import even_trace, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.spark
 
@@ -30,57 +27,59 @@ IN_A_BATCH = 60  # so few that no life sees the end
 
 
 class Life:
-    """One life of the driver, in a session of processes of its own."""
+    """One life of the driver, in a session of processes of its own; its flow waits to be told."""
 
-    def __init__(self, directory: Path, most_records: int) -> None:
-        self._said = (directory / "said.txt").open("a", encoding="utf-8")
+    def __init__(self, directory: Path, number: int, most_records: int) -> None:
         quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a short life pays for no compiler
-        self._process = subprocess.Popen(
-            [sys.executable, str(DRIVER), str(directory), str(most_records)],
-            stdin=subprocess.DEVNULL,
-            stdout=self._said,
-            stderr=self._said,
-            start_new_session=True,
-            env={**os.environ, "JAVA_TOOL_OPTIONS": quick},
-        )
+        self._said = directory / f"said-{number}.txt"
+        with self._said.open("w", encoding="utf-8") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, str(DRIVER), str(directory), str(most_records)],
+                stdin=subprocess.PIPE,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+                env={**os.environ, "JAVA_TOOL_OPTIONS": quick},
+            )
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def processes(self) -> list[int]:
+    def last_words(self) -> str:
+        return self._said.read_text()[-2000:]
+
+    def tell(self) -> None:
+        """Let the flow start; that a driver is dead is seen by whoever waits for what it does."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(b"go\n")
+            self._process.stdin.flush()
+
+    def processes(self) -> list[psutil.Process]:
         """Whoever is left of it: the driver, its JVM, the workers."""
         found = []
         for process in psutil.process_iter():
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 if os.getsid(process.pid) == self._process.pid and process.status() != "zombie":
-                    found.append(process.pid)
+                    found.append(process)
         return found
 
     def kill(self) -> None:
-        with suppress(ProcessLookupError):
+        """Kill the driver and its JVM, unless it is done; workers are to see to it themselves."""
+        if self.alive:
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._said.close()
+            self._process.wait()
 
-
-@contextmanager
-def living(directory: Path, most_records: int) -> Iterator[Life]:
-    life = Life(directory, most_records)
-    try:
-        yield life
-    finally:
-        life.kill()
-        for pid in life.processes():
-            with suppress(ProcessLookupError):
-                if not _gone_soon(pid):
-                    os.kill(pid, signal.SIGKILL)
-
-
-def _gone_soon(pid: int) -> bool:
-    with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-        psutil.Process(pid).wait(5)
-    return not psutil.pid_exists(pid)
+    def bury(self) -> None:
+        """Whatever happened, nothing is left."""
+        self.kill()
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
 
 
 def published(directory: Path) -> list[Path]:
@@ -114,20 +113,31 @@ def test_a_driver_killed_again_and_again_loses_and_doubles_nothing(tmp_path: Pat
     progress = []
 
     def grew(life: Life, before: int) -> bool:
-        assert life.alive, (tmp_path / "said.txt").read_text()[-2000:]
+        assert life.alive, life.last_words()
         return len(published(out)) > before
 
-    for moment in moments:
-        before = len(published(out))
-        with living(tmp_path, IN_A_BATCH) as life:
+    with ExitStack() as stack:
+
+        def born(number: int) -> Life:
+            life = Life(tmp_path, number, IN_A_BATCH if number < KILLS else COUNT)
+            stack.callback(life.bury)
+            return life
+
+        life = born(0)
+        for number, moment in enumerate(moments, start=1):
+            before = len(published(out))
+            life.tell()
+            # The JVM of the next life starts beside this one and waits, which saves much time.
+            following = born(number)
             until(lambda life=life, n=before: grew(life, n), "the first batch of a life")  # type: ignore[misc]
             threading.Event().wait(moment)
             life.kill()
             until(lambda life=life: not life.processes(), "the end of every process")  # type: ignore[misc]
-        progress.append(len(published(out)) - before)
+            progress.append(len(published(out)) - before)
+            life = following
 
-    counted = Counted(out)
-    with living(tmp_path, COUNT) as life:
+        counted = Counted(out)
+        life.tell()
         until(
             lambda: life.alive and counted.total() >= COUNT - len(bad), "every record", seconds=90
         )

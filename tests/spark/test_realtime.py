@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -51,7 +52,10 @@ EAR = "tailrace-ear"
 def threads(spark: SparkSession) -> set[str]:
     """The threads that are ours, in Python and in the JVM's tasks."""
     jvm: Any = spark.sparkContext._jvm
-    theirs = [thread.getName() for thread in jvm.java.lang.Thread.getAllStackTraces().keySet()]
+    running = jvm.java.lang.Thread.getAllStackTraces().keySet()
+    # All at once: "Thread[name,5,group]", and since Java 19 "Thread[#12,name,5,group]".
+    theirs = re.findall(r"Thread\[(?:#\d+,)?(.*?),\d+,", jvm.java.util.Objects.toString(running))
+    assert theirs
     mine = [f"{thread.name} {thread.ident}" for thread in threading.enumerate()]
     return {name for name in (*mine, *theirs) if name.startswith("tailrace-")}
 
