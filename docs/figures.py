@@ -145,7 +145,8 @@ def _scale(result: dict[str, Any]) -> Iterator[Row]:
     beside = [f"{best['core_seconds']:,.0f} core-seconds on {best['name']} all the time"]
     beside += [f"{run['name']} {_followed(run)}" for run in others]
     bound = show_duration(result["bound_ms"])
-    what = f"PrimeTest on 1 to 8 executors, mean within {bound}, {ours['name']}"
+    what = "A step that waits 5 ms a record, under PrimeTest's staircase, on 1 to 8 executors"
+    what = f"{what}, mean within {bound}, {ours['name']}"
     yield what, f"{_followed(ours)}, {ours['core_seconds']:,.0f} core-seconds", "; ".join(beside)
 
 

@@ -18,6 +18,10 @@ as much, so that a millisecond holds as many quotes as in the original. There ar
 place of 2,836, and the hottest has the same share of the quotes, 2.9 %; the coldest are not as
 cold.
 
+The bound is ours: a mean of 500 ms in every 5 s. The original has 1.5 ms under this rate: its
+threads share one machine of 16 cores and hand quotes on one by one, where here they travel in
+micro-batches.
+
 The order of quotes matters here. One task reads them, and all quotes of a symbol go to one task,
 so that they come in the order of the exchange.
 """
