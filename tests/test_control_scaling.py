@@ -261,6 +261,21 @@ def test_what_is_there_is_what_an_observer_takes_for_wanted() -> None:
     assert not scaler.seen[-1].moving
 
 
+def test_executors_that_no_step_could_use_are_not_asked_for() -> None:
+    """A step without a scale has the partitions that its records come in, here one."""
+    plain = graph((replace(WAITS, scale=None),), FLOW.streams)
+    plan = replace(first_plan(plain, 300.0, 1), executors=1)
+    scaling = Scaling(plain, scaler_of("predictive"), MOST)
+    controller = BatchController(plain, (GOAL,), plan, origin_us=0, scaling=scaling)
+    result = Run(controller)
+    simulate(
+        plain, PLANT, generate(Constant(230, "90 s"), seed=1), result, np.random.default_rng(1)
+    )
+    assert result.moves() == []
+    (impossible,) = controller.log.impossible
+    assert "about 2 partitions with a core each" in impossible.remedy
+
+
 def test_kinds_of_executors_are_refused_as_a_session_has_one() -> None:
     grades = (Grade("small"), Grade("large", speed=2.0))
     with pytest.raises(InputError, match=r"choose between 2 grades: give the strategy one\."):

@@ -241,7 +241,8 @@ def results() -> dict[str, dict[str, Any]]:
     counted = {"predictions": 500, "configurations": 48}
     mean = {"exact": 2.0, "tailrace": 2.01, "simpy": 2.1, "ciw": 1.9}
     policy = {"name": "ours", "fulfilled_share": 0.97, "reconfigurations": 12, "settling_s": 9.0}
-    policy |= {"core_seconds": 3_840.0, "overshoot": 0.5}
+    step = {"at_s": 0.0, "rate_per_s": 100.0, "size": 1, "least": 1, "latency_ms": 900.0}
+    policy |= {"core_seconds": 3_840.0, "overshoot": 0.5, "steps": [step]}
     rival = {**policy, "name": "theirs", "fulfilled_share": 0.4, "reconfigurations": 31}
     constant = {**policy, "name": "6 executors", "core_seconds": 5_400.0}
     scale = {"bound_ms": 1_000.0, "policies": [policy, rival], "constants": [constant]}

@@ -66,6 +66,28 @@ def test_a_query_that_nobody_looks_after_any_more_is_stopped(
             running.run.stop()
 
 
+def test_a_flow_rests_when_it_has_seen_that_nothing_comes_and_not_before(
+    spark: SparkSession,
+) -> None:
+    memory = sinks.memory()
+    flow = observed(three_steps, memory, interval="300 ms")
+    with Running(spark, flow) as running:
+        backend: Any = running.run._backend
+        rested = set[bool]()
+
+        def all_there() -> bool:
+            before = total(memory)
+            rested.update([backend._rests()] if before < sequentially().total() else [])
+            return total(memory) >= sequentially().total()
+
+        until(all_there, "all results")
+        assert rested == {False}
+        until(backend._rests, "it rests")
+        backend._stop_query()
+        backend._start_query()
+        until(backend._rests, "it rests again, though nothing came since its restart")
+
+
 def test_an_address_is_no_place_for_a_checkpoint() -> None:
     with pytest.raises(InputError, match=r"^The checkpoint 's3://bucket/x' is an address: name a"):
         observed(three_steps, sinks.memory(), checkpoint="s3://bucket/x")

@@ -156,6 +156,8 @@ class Scaling:
         reading = _tightest(seen.readings)
         if reading is None:
             return None
+        if not self._scaled:  # then steps have the partitions that records come in, and no more
+            self._widest = max((s.partitions for s in seen.steps.values()), default=None)
         since_move = min(SETTLED, (now_us - self.moved_us) // (interval.every_ms * 1e3))
         sized = self._sized(seen, reading, interval, recent, since_move)
         load = self._load(seen, reading, interval, recent, now_us=now_us, sized=sized)

@@ -50,6 +50,9 @@ FIRST_TRIGGER = "10 milliseconds"
 """How often the query looks for its first records, before the pacer takes over."""
 
 
+WAITING = "Waiting for"
+"""How Spark's message of a query begins that has nothing to do."""
+
 UNWORKED_S = 10.0
 """How long the end of a batch is waited for that no executor is there to work on."""
 
@@ -136,8 +139,8 @@ class MicroBatch(Backend):
         query, lately_us = self._query, now_us() - self.controller.interval_ms * 1e3
         if query is None or self._previous_cut_us > lately_us:
             return False
-        status = query.status
-        return not (status["isDataAvailable"] or status["isTriggerActive"])
+        status = query.status  # it waits only when it has looked at the source since its start
+        return not status["isDataAvailable"] and status["message"].startswith(WAITING)
 
     def _start_query(self) -> None:
         job = self.job
