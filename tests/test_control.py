@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -230,6 +231,19 @@ def test_a_small_rise_is_answered_as_soon_as_it_is_no_chance(seed: int) -> None:
     answers = [r for r in decisions if 60e6 < r.at_us < 65e6]
     assert answers
     assert answers[0].after.interval_ms < answers[0].before.interval_ms
+
+
+def test_every_interval_has_its_own_verdict_also_where_one_batch_ends_many() -> None:
+    """All of them were given to the first, and the others looked as if they had kept the bound."""
+    result = run(Burst(3_000, 30_000, 40, 20, 150), Constraint(1_000))
+    history = result.controller.log.history
+    ended = Counter(
+        sum(batch.planned_us >= record.start_us + 5_000_000 for batch in result.batches)
+        for record in history
+    )
+    assert max(ended.values()) > 3  # as many have been ended by the same batch
+    assert all(len(record.verdicts) == 1 for record in history)
+    assert all(record.verdicts[0].start_us == record.start_us for record in history)
 
 
 def test_a_rise_is_answered_within_its_interval_also_where_batches_take_seconds() -> None:

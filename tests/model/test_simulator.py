@@ -108,6 +108,14 @@ def test_batches_are_cut_when_the_interval_has_passed_and_the_one_before_is_done
     assert 0 < late < len(batches)
 
 
+def test_a_batch_takes_no_more_records_than_it_may_and_leaves_none_behind() -> None:
+    trace, slow = even(2_000, 5), replace(PLANT, steps={"work": StepCost(1.0)}, most_records=300)
+    sizes = [batch.records for batch in simulate(ONE, slow, trace, Always(whole(130)), rng())]
+    assert sum(sizes) == len(trace)
+    assert max(sizes) == 300
+    assert sizes.count(300) > len(sizes) / 2
+
+
 def test_every_record_is_in_one_batch_with_its_own_age() -> None:
     trace = generate(Constant(1_500, 10), seed=3)
     batches = simulate(ONE, PLANT, trace, Always(whole(300)), rng())
@@ -358,7 +366,10 @@ def test_a_plan_that_leaves_a_step_out_is_refused() -> None:
         simulate(ONE, PLANT, dues(0), Always(Plan()), rng())
 
 
-@pytest.mark.parametrize("wrong", [{"slots": 0}, {"poll_ms": 0}, {"noise": -1}, {"cold": (-2.0,)}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"slots": 0}, {"poll_ms": 0}, {"noise": -1}, {"cold": (-2.0,)}, {"most_records": 0}],
+)
 def test_a_plant_that_cannot_run_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="plant"):
         replace(PLANT, **wrong)

@@ -20,7 +20,7 @@ from tailrace.policy.scaling.rebalance import (
     resolve_bottlenecks,
     scale_reactively,
 )
-from tailrace.policy.scaling.waits import TaskLoad, WaitCurve
+from tailrace.policy.scaling.waits import TaskLoad, WaitCurve, within
 
 # --- loads ------------------------------------------------------------------------------------
 
@@ -371,18 +371,15 @@ def test_two_paths_with_one_common_step_agree_with_a_walk_over_all_its_sizes(
         Budget(("s", "r"), a_budget((shared, right), second) * (1 + 1e-7)),
     ]
 
-    def least(task: TaskLoad, rest_ms: float) -> float:
+    def least(task: TaskLoad, waited_ms: float, budget: Budget) -> float:
         sizes = range(floor_of(task), task.most + 1)
-        return next((n for n in sizes if task.curve.wait_ms(n) <= rest_ms), math.inf)
+        kept = (n for n in sizes if within(waited_ms + task.curve.wait_ms(n), budget.wait_ms))
+        return next(kept, math.inf)
 
     totals = []
     for size in range(floor_of(shared), shared.most + 1):
         waited = shared.curve.wait_ms(size)
-        alone = (
-            least(left, budgets[0].wait_ms - waited),
-            least(right, budgets[1].wait_ms - waited),
-        )
-        totals.append(size + sum(alone))
+        totals.append(size + least(left, waited, budgets[0]) + least(right, waited, budgets[1]))
     assert sum(least_total(budgets, tasks).parallelism.values()) == min(totals)
 
 

@@ -244,15 +244,23 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
                 interval.breakdown_ms(),
                 steps,
                 self.plan,
-                tuple(self._fresh),
+                tuple(self._verdicts_until(interval.start_us + interval.every_ms * 1e3)),
                 self._slots,
             )
         )
-        self._fresh.clear()
         self._thin_out()
         del self.log.history[:-REMEMBERED]
         del self.log.verdicts[:-REMEMBERED]
         del self.log.decisions[:-REMEMBERED]
+
+    def _verdicts_until(self, end_us: float) -> list[Verdict]:
+        """The verdicts that no interval has been given yet and that begin before this one ends.
+
+        Where a long batch ends many intervals, all of them are judged before any is remembered.
+        """
+        found = [verdict for verdict in self._fresh if verdict.start_us < end_us]
+        self._fresh = [verdict for verdict in self._fresh if verdict.start_us >= end_us]
+        return found
 
     def _thin_out(self) -> None:
         """Let go of the distribution of an interval that is neither among the last nor the first.

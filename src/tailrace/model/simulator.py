@@ -67,7 +67,8 @@ class Plant:
     Every batch pays ``planning_ms`` before its tasks and ``sink_ms`` after them, and each of its
     stages ``per_task_ms`` for every task beyond the first. A task pays ``per_chain_ms`` for every
     chain that it hands its records to, and ``per_record_ms`` in the engine for every record.
-    Records pass from process to process ``arrow_records`` at a time. ``noise`` is the coefficient
+    A batch takes ``most_records`` at most, where that is given. Records pass from process to
+    process ``arrow_records`` at a time. ``noise`` is the coefficient
     of variation of the whole batch, lognormal. ``cold`` holds the factors by which the engine,
     though not the steps, is slower in the first batches. A change of chains or partitions restarts
     the query, which takes ``restart_ms``; a query that runs back to back looks for records every
@@ -87,6 +88,7 @@ class Plant:
     slots: int = 2
     source_partitions: int = 1
     arrow_records: int = 100
+    most_records: int | None = None
     noise: float = 0.0
     cold: tuple[float, ...] = ()
     restart_ms: float = 0.0
@@ -97,11 +99,12 @@ class Plant:
 
     def __post_init__(self) -> None:
         """Refuse a machine that cannot run."""
-        counts = (self.slots, self.cores, self.source_partitions, self.arrow_records)
+        most = 1 if self.most_records is None else self.most_records
+        counts = (self.slots, self.cores, self.source_partitions, self.arrow_records, most)
         if min(counts) < 1 or self.poll_ms <= 0:
             raise InputError(
-                "A plant needs slots, cores, source partitions and records per Arrow batch of at "
-                "least 1 and a poll above 0 ms."
+                "A plant needs slots, cores, source partitions and records per Arrow batch and per "
+                "batch of at least 1 and a poll above 0 ms."
             )
         tasks = (self.per_record_ms, self.per_chain_ms, self.per_task_ms)
         starts = (self.restart_ms, self.start_ms, self.starting, *self.cold)
@@ -152,6 +155,7 @@ def simulate(
         if until_us is not None and cut_us > until_us:
             break
         end = int(np.searchsorted(trace.due_us, cut_us, side="right"))
+        end = min(end, first + (plant.most_records or end))
         engine = _slowed(plant, plant.cold[len(batches)] if len(batches) < len(plant.cold) else 1.0)
         if plan.executors is not None:
             size = fleet.ready(plan.executors, cut_us, plant.start_ms)
