@@ -97,13 +97,14 @@ def run(
     plant: Plant = PLANT,
     limits: Limits = MOST,
     mode: Mode = Mode.ENFORCE,
+    goal: Constraint = GOAL,
     arrivals: Literal["even", "poisson"] = "even",
     seed: int = 1,
     made: type[Run] = Run,
 ) -> Run:
     plan = replace(first_plan(FLOW, 300.0, limits.least), executors=limits.least)
     scaling = Scaling(FLOW, scaler_of(scaler), limits)
-    controller = BatchController(FLOW, (GOAL,), plan, origin_us=0, mode=mode, scaling=scaling)
+    controller = BatchController(FLOW, (goal,), plan, origin_us=0, mode=mode, scaling=scaling)
     result = made(controller)
     trace = generate(rate, arrivals=arrivals, seed=seed)
     simulate(FLOW, plant, trace, result, np.random.default_rng(seed))
@@ -164,6 +165,25 @@ def test_a_size_answers_for_batches_back_to_back_and_not_for_longer_ones() -> No
     assert last.latency_ms == pytest.approx(last.model.latency_ms(4, last.rate_per_s), rel=0.2)
     assert (last.latency_ms or math.inf) < 0.4 * GOAL.bound_ms
     assert run("Lat-Rule", Constant(300, "90 s"), limits=Limits(1, 8)).moves()
+
+
+def test_batches_back_to_back_hold_nothing_up_unless_records_come_faster_than_they_are_done() -> (
+    None
+):
+    """SPL took an executor that kept up for one that was congested all the time, on any size."""
+    seen = {}
+    for rate_per_s, most_records in ((120, None), (250, None), (250, 300)):
+        watching = Scripted([])
+        plant = replace(PLANT, most_records=most_records)
+        load = Burst(120, rate_per_s, 20, 40, 120)
+        tight = Constraint(200.0)  # nothing here keeps it: batches are as short as can be
+        run(watching, load, plant=plant, limits=Limits(1, 1), goal=tight)
+        seen[rate_per_s, most_records] = {load.at_us / 1e6: load.blocked for load in watching.seen}
+    assert max(seen[120, None].values()) < 0.1
+    assert max(blocked for at_s, blocked in seen[250, None].items() if at_s < 60) > 0.2
+    limited = seen[250, 300]  # the rest of what came too fast waits at the source
+    assert all(blocked > 0.9 for at_s, blocked in limited.items() if 40 < at_s < 80)
+    assert list(limited.values())[-1] < 0.1
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -58,7 +58,7 @@ def test_the_fewest_constant_executors_are_found_from_what_the_model_says(
         return made()
 
     monkeypatch.setattr(scale, "_run", found)
-    ours = run("predictive", 0.96, 400) | {"steps": [{"least": 2}, {"least": 6}, {"least": 1}]}
+    ours = run("predictive", 0.96, 400) | {"steps": [{"least": 2}, {"least": 6}, {"least": None}]}
     runs = scale._constants(None, done, ours, 60.0, quick=False)  # type: ignore[arg-type]
     assert [one["name"] for one in runs] == [f"{size} executors" for size in tried]
     assert scale._best(runs, 0.96)["name"] == f"{min(enough, 8)} executors"

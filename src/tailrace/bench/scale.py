@@ -127,7 +127,8 @@ def _constants(
     """Constant numbers, the largest first, among them the fewest that keep what ours kept.
 
     From the number that the highest rate needs by our model, downwards for as long as they keep as
-    much, or upwards until one does; and the most, which is what people have who do not scale.
+    much, or upwards until one does; and the most, which is what people have who do not scale. What
+    an interval needs is not known where the run ended within it.
     """
     found: dict[int, dict[str, Any]] = {}
 
@@ -138,7 +139,7 @@ def _constants(
 
     keeps(MOST)
     if not quick:
-        size = max(step["least"] or MOST for step in ours["steps"])
+        size = max((step["least"] for step in ours["steps"] if step["least"]), default=MOST)
         if keeps(size):
             while size > 1 and keeps(size - 1):
                 size -= 1

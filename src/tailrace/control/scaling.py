@@ -11,6 +11,7 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -220,9 +221,9 @@ class Scaling:
         goal, busy_ms = reading.constraint, sized.busy_ms
         since_us = now_us - interval.every_ms * 1e3
         ended = [batch for batch in recent if batch.ended_us > since_us]
-        late_ms = [max(0.0, b.duration_ms - b.plan.interval_ms) for b in ended]
-        last_late_s = late_ms[-1] / 1e3 if late_ms else 0.0
         whole_ms = math.fsum(max(b.duration_ms, b.plan.interval_ms) for b in ended)
+        last = ended[-1:]  # none where a stream rests
+        late_s = math.fsum(max(0.0, b.duration_ms - b.plan.interval_ms) for b in last) / 1e3
         return Load(
             at_us=now_us,
             step_ms=interval.every_ms,
@@ -236,9 +237,9 @@ class Scaling:
             latency_ms=_back_to_back_ms(seen, reading, interval.last_batch.plan.interval_ms)
             if seen.rate_per_s
             else None,
-            backlog=seen.rate_per_s * last_late_s,
+            backlog=seen.rate_per_s * late_s,
             model=sized,
-            blocked=math.fsum(late_ms) / whole_ms if whole_ms else 0.0,
+            blocked=_held_up_ms(recent, since_us) / whole_ms if whole_ms else 0.0,
             steps=self._steps,
             wanted=seen.plan.executors,
             corrected=True,  # by the fitting factor
@@ -274,6 +275,24 @@ def _fewest(load: Load) -> int | None:
     sizes = range(1, load.limits.most + 1)
     kept = (n for n in sizes if load.model.latency_ms(n, load.rate_per_s) <= load.bound_ms)
     return next(kept, None)
+
+
+def _held_up_ms(recent: Sequence[BatchMeasure], since_us: float) -> float:
+    """For how long the batches that ended since then held records up.
+
+    A batch is due to last as long as its records took to come, from the cut before it to its own:
+    whoever runs batches back to back is idle at no time, and yet keeps up. What it lasts longer,
+    the next ones wait for. One whose records had come before that cut, on the average, leaves
+    others behind all the time: its source gives it no more than so many at once.
+    """
+    held_up_ms = 0.0
+    for before, batch in pairwise(recent):
+        if batch.ended_us > since_us:
+            came_ms = (batch.planned_us - before.planned_us) / 1e3
+            waited_ms = batch.age_ms.mean - (batch.handed_us - batch.planned_us) / 1e3
+            due_ms = came_ms if waited_ms <= came_ms else 0.0
+            held_up_ms += max(0.0, batch.duration_ms - due_ms)
+    return held_up_ms
 
 
 def _back_to_back_ms(seen: Observation, reading: Reading, ran_ms: float) -> float | None:
