@@ -186,6 +186,31 @@ def test_batches_back_to_back_hold_nothing_up_unless_records_come_faster_than_th
     assert list(limited.values())[-1] < 0.1
 
 
+def test_a_scaler_knows_what_a_limited_source_holds_back_and_how_fast_it_came() -> None:
+    """All that batches of 300 show is the age of their records: what they hold is what they can."""
+    watching, rate = Scripted([]), Burst(120, 400, 20, 30, 120)
+    plant = replace(PLANT, most_records=300)
+    result = run(watching, rate, plant=plant, limits=Limits(1, 1))
+    behind = {round(load.at_us / 1e6): load for load in watching.seen if load.backlog > 600}
+    came = {at_s: load.rate_per_s for at_s, load in behind.items()}
+    assert (came[27], came[47]) == pytest.approx((400, 400), rel=0.02)
+    assert (came[102], came[118]) == pytest.approx((120, 120), rel=0.02)
+    for at_s, load in behind.items():
+        if at_s < 50 or 95 < at_s < 120:  # in between the rate of what was read had long changed
+            done = sum(batch.records for batch in result.batches if batch.ended_us <= load.at_us)
+            waiting = float(rate.expected(np.array([load.at_us / 1e6]))[0]) - done
+            assert load.backlog == pytest.approx(waiting, rel=0.05)
+
+
+def test_what_a_limited_source_holds_back_is_worked_off_on_as_many_as_it_takes() -> None:
+    """It was climbed to one by one, and the backlog had doubled meanwhile."""
+    plant = replace(PLANT, most_records=600)
+    result = run("predictive", Burst(120, 1_500, 20, 20, 300), plant=plant, arrivals="poisson")
+    (_, first, *_) = result.moves()
+    assert (first[0] < 40, first[2]) == (True, 8)
+    assert result.sizes()[-1] <= 2
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_chance_moves_no_executors(seed: int) -> None:
     """Batches of a second differ by a tenth where records come by chance: that is no rise."""

@@ -18,6 +18,7 @@ from tailrace.goals import SOURCE
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
 from tailrace.policy import batching, chaining, feasibility
 from tailrace.policy.decision import Observation, Reading
+from tailrace.profile.batch import after, came
 from tailrace.profile.clock import Forward
 from tailrace.profile.interval import Interval, Intervals
 
@@ -100,6 +101,8 @@ class BatchController(Controller[Interval, Intervals]):
     def on_batch(self, batch: BatchMeasure) -> Plan:
         """Take in a finished batch; the plan for the next one."""
         batch = self._forward(batch)
+        if self._recent:
+            batch = after(self._recent[-1], batch)
         self.log.batches += 1
         self.recording.add_batch(batch)
         if batch.slots != self._slots:
@@ -207,7 +210,7 @@ class BatchController(Controller[Interval, Intervals]):
 
     def _learn(self, interval: Interval) -> None:
         """Fit the model, hold it against the interval, and count what its batches spared."""
-        ran_ms, rate = interval.last_batch.plan.interval_ms, interval.rate_per_s
+        ran_ms, rate = interval.last_batch.plan.interval_ms, self._rate(interval)
         self.model = self.log.model = fit(list(self._points), _half_life(interval))
         predicted = self.model.latency_ms(ran_ms, rate, self.interval_ms, None)
         settled = not self._moving and not self._settling(interval.start_us)
@@ -229,7 +232,7 @@ class BatchController(Controller[Interval, Intervals]):
         # A start takes the machine's time: how busy steps are meanwhile says little of chains.
         for decide in POLICIES[:1] if self._moving else POLICIES:
             self._act(decide(replace(observation, plan=self.plan)), now_us)
-        self._scaled_per_s = self._recent_rate(interval.rate_per_s, SURE)
+        self._scaled_per_s = self._recent_rate(self._rate(interval), SURE)
         if self.plan.chains == chains:
             self._scale(observation, now_us)
 
@@ -308,27 +311,38 @@ class BatchController(Controller[Interval, Intervals]):
 
     def _recent_rate(self, known_per_s: float, deviations: float) -> float:
         """The rate of the last seconds, or batch, if it has clearly risen, else the known one."""
-        if len(self._recent) < 2:
-            return known_per_s
-        *_, before, last = self._recent
         known_s = self.interval_ms / 1e3
         for recent_us in RECENT_US:
-            since_us = min(before.planned_us, last.planned_us - recent_us)
-            batches = [batch for batch in self._recent if batch.planned_us >= since_us]
-            lately_s = (batches[-1].planned_us - batches[0].planned_us) / 1e6
-            if lately_s <= 0:  # the clock was set back
+            records, lately_s = came(self._lately(recent_us))
+            if lately_s <= 0:  # of one batch nothing is known, nor where the clock was set back
                 continue
-            rate = sum(batch.records for batch in batches[1:]) / lately_s
-            if clear_rise(known_per_s, known_s, rate, lately_s, deviations):
-                return rate
+            if clear_rise(known_per_s, known_s, records / lately_s, lately_s, deviations):
+                return records / lately_s
         return known_per_s
+
+    def _lately(self, recent_us: float) -> list[BatchMeasure]:
+        """The batches that were cut in the last so much of time, and the one before the last."""
+        cuts_us = [batch.planned_us for batch in self._recent]
+        since_us = min(cuts_us[-1] - recent_us, *cuts_us[-2:])
+        return [batch for batch in self._recent if batch.planned_us >= since_us]
+
+    def _rate(self, interval: Interval) -> float:
+        """Records that came per second in the interval.
+
+        Where the source holds records back an interval has those that were read in it, which says
+        what the flow can do and not what is asked of it.
+        """
+        if not self._recent[-1].left_ms:
+            return interval.rate_per_s
+        records, seconds = came(self._lately(self.interval_ms * 1e3))
+        return records / seconds if seconds > 0 else interval.rate_per_s
 
     def _observe(self, interval: Interval, model: BatchModel) -> Observation:
         return Observation(
             graph=self.graph,
             plan=self.plan,
             readings=tuple(self._reading(constraint) for constraint in self.constraints),
-            rate_per_s=self._recent_rate(interval.rate_per_s, LIKELY),
+            rate_per_s=self._recent_rate(self._rate(interval), LIKELY),
             model=model,
             noise=spread(list(self._points), model, _half_life(interval)),
             steps={

@@ -221,9 +221,11 @@ class Scaling:
         goal, busy_ms = reading.constraint, sized.busy_ms
         since_us = now_us - interval.every_ms * 1e3
         ended = [batch for batch in recent if batch.ended_us > since_us]
+        behind_ms = 0.0
+        if ended:
+            last = ended[-1]
+            behind_ms = max(0.0, last.duration_ms - last.plan.interval_ms) + last.left_ms
         whole_ms = math.fsum(max(b.duration_ms, b.plan.interval_ms) for b in ended)
-        last = ended[-1:]  # none where a stream rests
-        late_s = math.fsum(max(0.0, b.duration_ms - b.plan.interval_ms) for b in last) / 1e3
         return Load(
             at_us=now_us,
             step_ms=interval.every_ms,
@@ -237,7 +239,7 @@ class Scaling:
             latency_ms=_back_to_back_ms(seen, reading, interval.last_batch.plan.interval_ms)
             if seen.rate_per_s
             else None,
-            backlog=seen.rate_per_s * late_s,
+            backlog=seen.rate_per_s * behind_ms / 1e3,
             model=sized,
             blocked=_held_up_ms(recent, since_us) / whole_ms if whole_ms else 0.0,
             steps=self._steps,
@@ -282,15 +284,12 @@ def _held_up_ms(recent: Sequence[BatchMeasure], since_us: float) -> float:
 
     A batch is due to last as long as its records took to come, from the cut before it to its own:
     whoever runs batches back to back is idle at no time, and yet keeps up. What it lasts longer,
-    the next ones wait for. One whose records had come before that cut, on the average, leaves
-    others behind all the time: its source gives it no more than so many at once.
+    the next ones wait for. One that leaves records behind holds them up all the time.
     """
     held_up_ms = 0.0
     for before, batch in pairwise(recent):
         if batch.ended_us > since_us:
-            came_ms = (batch.planned_us - before.planned_us) / 1e3
-            waited_ms = batch.age_ms.mean - (batch.handed_us - batch.planned_us) / 1e3
-            due_ms = came_ms if waited_ms <= came_ms else 0.0
+            due_ms = 0.0 if batch.left_ms else (batch.planned_us - before.planned_us) / 1e3
             held_up_ms += max(0.0, batch.duration_ms - due_ms)
     return held_up_ms
 

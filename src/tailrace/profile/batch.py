@@ -20,7 +20,7 @@ from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tailrace.plan import Plan
 
@@ -127,6 +127,9 @@ class BatchMeasure:
     (``ended_us``). ``ages_ms`` holds ``handed_us`` minus the arrival of each record. When no
     column says when records arrived, they are taken to have come evenly since the previous batch
     was cut, and ``arrivals_known`` is False.
+
+    ``left_ms`` is in how long a time the records came that it left at its source, which may give
+    at most so many to a batch; 0 if it took all, see :func:`after`.
     """
 
     batch_id: int
@@ -143,6 +146,12 @@ class BatchMeasure:
     plan: Plan
     slots: int
     arrivals_known: bool = True
+    left_ms: float = 0.0
+
+    @property
+    def arrived_us(self) -> float:
+        """The mean arrival of its records."""
+        return self.handed_us - self.age_ms.mean * 1e3
 
     @property
     def duration_ms(self) -> float:
@@ -199,3 +208,34 @@ class BatchMeasure:
         if measure is None or not measure.records_in:
             return (self.computed_us - self.handed_us) / 1e3
         return measure.entered_ms if entering else measure.left_ms
+
+
+def after(before: BatchMeasure, batch: BatchMeasure) -> BatchMeasure:
+    """A batch with what it left at its source, as the one before it tells.
+
+    If its records had come before the last cut, on the average, that one did not take all there
+    were. Batches take records in order, so that what is left has come since the last record of
+    this one, and that half of the time after the mean one which passed since the mean before.
+    """
+    came_us = batch.planned_us - before.planned_us
+    if not (before.records and batch.records) or batch.planned_us - batch.arrived_us <= came_us:
+        return batch
+    last_us = batch.arrived_us + (batch.arrived_us - before.arrived_us) / 2
+    return replace(batch, left_ms=max(0.0, batch.planned_us - last_us) / 1e3)
+
+
+def came(batches: Sequence[BatchMeasure]) -> tuple[float, float]:
+    """How many records came, and in how many seconds, by what batches in a row have taken.
+
+    From cut to cut, which leaves the first of them out; where records were left behind, from the
+    mean arrival of the first to that of the last, which leaves half of each out.
+    """
+    batches = [batch for batch in batches if batch.records]
+    if len(batches) < 2:
+        return 0.0, 0.0
+    first, last = batches[0], batches[-1]
+    records = sum(batch.records for batch in batches[1:])
+    if any(batch.left_ms for batch in batches):
+        in_between = records + (first.records - last.records) / 2
+        return in_between, (last.arrived_us - first.arrived_us) / 1e6
+    return records, (last.planned_us - first.planned_us) / 1e6

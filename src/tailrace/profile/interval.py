@@ -249,8 +249,9 @@ class Intervals:
     """Collects batches into consecutive intervals of one length.
 
     An interval is complete once a batch has been cut at or after its end: from then on no record
-    that entered in it can still be waiting at a source that is read in order. Records that come
-    out later all the same are counted in the oldest interval that is still open, never dropped.
+    that entered in it can still be waiting at a source that is read in order, and to its end. Where
+    one gives a batch at most so many, or comes out with a record later for another reason, that is
+    counted in the oldest interval that is still open, never dropped: time goes on for verdicts too.
     """
 
     def __init__(self, every_ms: float, origin_us: int) -> None:
