@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
-from tailrace.load import Sine, Staircase
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.queueing.queues import MG1, Kingman
 from tailrace.model.simulation.batchruns import micro_batches
@@ -21,7 +20,6 @@ from tailrace.model.simulation.elastic import (
     ElasticPlant,
     Estimate,
     Measured,
-    each_second,
     learn,
 )
 
@@ -285,15 +283,6 @@ def test_the_least_size_is_the_first_that_keeps_the_bound() -> None:
         assert truth.least_size(rate, 500, 2, 8) == (kept[0] if kept else None)
     assert truth.least_size(100_000.0, 500, 2, 8) is None
     assert truth.latency_ms(1, 500.0) == math.inf
-
-
-def test_the_rates_of_a_profile_are_its_means_over_each_second() -> None:
-    assert each_second(Staircase(100, 300, steps=2, step_s=2)).tolist() == (
-        [100.0] * 2 + [200.0] * 2 + [300.0] * 2 + [200.0] * 2 + [100.0] * 2
-    )
-    waves = each_second(Sine(100, 50, period_s=10, duration_s=20.5))
-    assert len(waves) == 20
-    assert waves.sum() == pytest.approx(2_000)
 
 
 @pytest.mark.parametrize("plant", [RECORDS, BATCHES])

@@ -161,8 +161,9 @@ class Scaling:
             self._widest = max((s.partitions for s in seen.steps.values()), default=None)
         since_move = min(SETTLED, (now_us - self.moved_us) // (interval.every_ms * 1e3))
         sized = self._sized(seen, reading, interval, recent, since_move)
-        load = self._load(seen, reading, interval, recent, now_us=now_us, sized=sized)
-        load = replace(load, since_move=int(since_move))
+        load = self._load(
+            seen, reading, interval, recent, now_us=now_us, sized=sized, since_move=int(since_move)
+        )
         self.needed = _fewest(load)
         move = self.scaler.decide(load)
         move = replace(move, size=load.limits.within(move.size))
@@ -216,6 +217,7 @@ class Scaling:
         *,
         now_us: int,
         sized: SizedBatches,
+        since_move: int,
     ) -> Load:
         """What was measured, in the words of scalers."""
         goal, busy_ms = reading.constraint, sized.busy_ms
@@ -244,6 +246,7 @@ class Scaling:
             blocked=_held_up_ms(recent, since_us) / whole_ms if whole_ms else 0.0,
             steps=self._steps,
             wanted=seen.plan.executors,
+            since_move=since_move,
             corrected=True,  # by the fitting factor
         )
 

@@ -18,7 +18,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from py4j.java_gateway import JavaClass
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 PATIENCE_S = 45.0
 """How long executors may take to come before the cluster is taken to have no more."""
@@ -161,15 +163,10 @@ class Executors:
                 f"{total} executors of {self.cores} cores are more than spark.cores.max allows, "
                 f"which is {self.most}: raise it to {total * self.cores}."
             )
-        try:
-            heard = bool(
-                self._context.requestTotalExecutors(
-                    total, 0, self._jvm.scala.collection.immutable.HashMap()
-                )
-            )
-        except Py4JError as error:
-            _LOG.warning("The cluster manager was not reached: %s", error)
-            heard = False
+        nowhere = self._jvm.scala.collection.immutable.HashMap()
+        heard = _answered(
+            lambda: bool(self._context.requestTotalExecutors(total, 0, nowhere)), False
+        )
         self._wish = _Wish(total, now_s if wish is None else wish.since_s, heard, self._now_s())
 
     def surplus(self) -> tuple[str, ...]:
@@ -188,11 +185,9 @@ class Executors:
         surplus = self.surplus()
         if not surplus:
             return ()
-        try:
-            ended = tuple(self._jvm.tailrace.Fleet.remove(self._context, list(surplus)))
-        except Py4JError as error:
-            _LOG.warning("The cluster manager was not reached: %s", error)
-            ended = ()
+        ended = _answered(
+            lambda: tuple(self._jvm.tailrace.Fleet.remove(self._context, list(surplus))), ()
+        )
         again_s = self._now_s() + REFUSED_S
         refused = [i for i in surplus if i not in ended]
         self._kept_until_s |= dict.fromkeys(refused, again_s)
@@ -227,6 +222,15 @@ class Executors:
             f"{len(beyond)} executors more than the flow wants stay, since they have tasks of "
             "other queries each time that they should go: give those a session of their own."
         )
+
+
+def _answered(ask: Callable[[], _T], otherwise: _T) -> _T:
+    """What the cluster manager answers, or something else if it is not reached."""
+    try:
+        return ask()
+    except Py4JError as error:
+        _LOG.warning("The cluster manager was not reached: %s", error)
+        return otherwise
 
 
 def warmer(spark: SparkSession, cores: int, functions: tuple[object, ...]) -> Callable[[str], None]:

@@ -185,12 +185,17 @@ def compiled(job: Job, compilation: Compilation, sink: object) -> DataFrame:
         return carried(sink.last(output) if isinstance(sink, Each) else output)
 
 
-def check(job: Job, graph: Graph, plan: Plan, constraints: Iterable[Constraint]) -> None:
-    """Refuse a job that real-time mode cannot run, before anything is started."""
+def check(job: Job, graph: Graph, plan: Plan, constraints: Iterable[Constraint]) -> int:
+    """Refuse a job that real-time mode cannot run, before anything is started.
+
+    Returns:
+        The tasks that it holds slots for beside those of the plan's partitions: of the source, and
+        behind exchanges of Spark's own.
+    """
     obstacles = why_not(job, graph, constraints)
     if obstacles:
         raise InputError(f"The flow cannot run in real-time mode: {obstacles[0]}")
-    needed = slots_needed(job, graph, plan)
+    needed = _slots_needed(job, graph, plan)
     slots = job.spark.sparkContext.defaultParallelism
     if needed > slots:
         raise EnvironmentUnfit(
@@ -198,6 +203,7 @@ def check(job: Job, graph: Graph, plan: Plan, constraints: Iterable[Constraint])
             f"use fewer partitions, or a session with more slots (local[{needed}] may have more "
             "than there are cores)."
         )
+    return needed - sum(plan.partitions.values())
 
 
 def why_not(job: Job, graph: Graph, constraints: Iterable[Constraint]) -> list[str]:
@@ -234,7 +240,7 @@ def why_not(job: Job, graph: Graph, constraints: Iterable[Constraint]) -> list[s
     return found
 
 
-def slots_needed(job: Job, graph: Graph, plan: Plan) -> int:
+def _slots_needed(job: Job, graph: Graph, plan: Plan) -> int:
     """The tasks that run at once: those of the source, and those behind every exchange."""
     shuffle = int(conf_of(job.spark, "spark.sql.shuffle.partitions") or 200)
     behind = job.jvm.tailrace.LivePlan.tasksBehindExchanges(

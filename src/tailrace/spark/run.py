@@ -23,7 +23,7 @@ from tailrace.report.data import Report, report_of
 from tailrace.spark.backend import Job, now_us
 from tailrace.spark.executors import Executors, in_charge, warmer
 from tailrace.spark.microbatch import Fleet, MicroBatch
-from tailrace.spark.realtime import RealTime, check, slots_needed
+from tailrace.spark.realtime import RealTime, check
 from tailrace.spark.selftest import require_milliseconds
 from tailrace.spark.settings import findings
 from tailrace.spark.sources import open_source
@@ -96,8 +96,7 @@ class Run:
             self._restarts_ms: list[float] = []
             self._switch = None if plan or flow.backend != AUTO else Switch(self._job, graph, flow)
             start = plan(graph) if plan else self._plan_on(self._first_backend())
-            self._check_live(start)
-            self._launch(start, Log())
+            self._launch(start, Log(), self._other_tasks(start))
             self._backend.start()
         except BaseException:
             self._held.close()
@@ -146,8 +145,8 @@ class Run:
         found = {name: partitions_of(place) for name, place in places.items()}
         return {name: partitions for name, partitions in found.items() if partitions}
 
-    def _launch(self, plan: Plan, log: Log) -> None:
-        """Make the controller and the backend of a plan."""
+    def _launch(self, plan: Plan, log: Log, other_tasks: int) -> None:
+        """Make the controller and the backend of a plan that was found fit to run."""
         flow, slots = self.flow, self._job.spark.sparkContext.defaultParallelism
         origin_us = self.controller.origin_us if log.history else now_us()
         if plan.backend is Backend.REALTIME:
@@ -160,8 +159,7 @@ class Run:
                 interval_ms=flow.interval_ms,
                 recovery_ms=flow.recovery_ms,
                 slots=slots,
-                other_tasks=slots_needed(self._job, self._graph, plan)
-                - sum(plan.partitions.values()),
+                other_tasks=other_tasks,
                 log=log,
             )
             self._backend = RealTime(self._job, live)
@@ -179,11 +177,16 @@ class Run:
             fleet = None if self._fleet is None else Fleet(self._fleet, self._meter.hold)
             self._backend = MicroBatch(self._job, batches, self._on_measure, fleet)
 
-    def _check_live(self, plan: Plan) -> None:
-        """Refuse a plan that real-time mode could not run, before anything is stopped for it."""
-        if plan.backend is Backend.REALTIME:
-            check(self._job, self._graph, plan, self.flow.constraints)
-            require_milliseconds(self._job.spark)
+    def _other_tasks(self, plan: Plan) -> int:
+        """The tasks that a plan holds slots for beside those of its partitions.
+
+        A plan that real-time mode could not run is refused, before anything is stopped for it.
+        """
+        if plan.backend is not Backend.REALTIME:
+            return 0
+        others = check(self._job, self._graph, plan, self.flow.constraints)
+        require_milliseconds(self._job.spark)
+        return others
 
     def _scaling(self) -> Scaling | None:
         if self._limits is None:
@@ -200,12 +203,12 @@ class Run:
             plan = self._plan_on(backend)
             if self._ended:
                 return plan
-            self._check_live(plan)
+            other_tasks = self._other_tasks(plan)
             began = time.monotonic()
             self._backend.stop()
             if self._backend.failure is None:
                 self._restarts_ms += self._backend.restarts_ms
-                self._launch(plan, self.controller.log)
+                self._launch(plan, self.controller.log, other_tasks)
                 with suppress(TailraceError):  # it is the failure of the new backend, and told
                     self._backend.start()
                 self._restarts_ms.append((time.monotonic() - began) * 1e3)

@@ -25,8 +25,6 @@ from tailrace.model.simulation import kernels
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tailrace.load.rates import RateProfile
-
     Floats = NDArray[np.float64]
 
 _SETTLED = 1_000_000
@@ -118,12 +116,6 @@ def learn(before: Estimate | None, seen: Measured, interval_ms: float | None) ->
         service_ms = before.service_ms + _NEWEST * (service_ms - before.service_ms)
         fixed_ms = before.fixed_ms + _NEWEST * (fixed_ms - before.fixed_ms)
     return Estimate(service_ms, fixed_ms, interval_ms, seen.cv_arrivals, seen.cv_service)
-
-
-def each_second(profile: RateProfile) -> Floats:
-    """The rates that a plant takes: the mean of a profile in each whole second of it."""
-    edges_s = np.arange(math.floor(profile.duration_s) + 1, dtype=np.float64)
-    return np.diff(profile.expected(edges_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

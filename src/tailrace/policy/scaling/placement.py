@@ -60,11 +60,6 @@ class Placement:
         """The same with machines that are empty yet."""
         return Placement({**self.instances, **dict.fromkeys(machines, ())})
 
-    def left(self, machines: Iterable[str]) -> Placement:
-        """The same without these machines, and without what runs on them."""
-        gone = set(machines)
-        return Placement({name: here for name, here in self.instances.items() if name not in gone})
-
     def moved(self, operator: str, origin: str | None, machine: str) -> Placement:
         """The same with one instance moved from its origin, or new if it has none."""
         here = dict(self.instances)
