@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +21,6 @@ from tailrace.spark.settings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.conftest import Said
 
@@ -190,6 +192,33 @@ def test_a_declaration_that_cannot_mean_anything_is_refused_with_its_reason(
 
 
 # --- options -------------------------------------------------------------------------------
+
+
+ENDLESS = """
+import pathlib, tempfile, threading
+
+with tempfile.TemporaryDirectory() as place:
+    pathlib.Path("place").write_text(place)
+    print("open", flush=True)
+    threading.Event().wait(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_open_is_closed_when_a_command_is_ended_before_its_flow_runs(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS, encoding="utf-8")
+    command = [sys.executable, "-m", "tailrace.cli", "run", "endless.py:flow"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as started:
+        try:
+            assert started.stdout is not None
+            assert started.stdout.readline() == "open\n"
+            started.send_signal(number)
+            assert started.wait(30) > 0  # it says so itself, and was not killed
+        finally:
+            started.kill()
+    assert not Path((tmp_path / "place").read_text(encoding="utf-8")).exists()
 
 
 @pytest.mark.usefixtures("nothing_runs")

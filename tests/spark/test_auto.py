@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace.errors import EnvironmentUnfit
 from tailrace.plan import Backend
 from tailrace.policy import backend as policy
 from tailrace.spark import sinks
 from tailrace.spark.sources import replay
 from tailrace.spark.step import keyed_step
+from tailrace.spark.switch import Switch
 
 from .collected import Files, plan_on
 from .flows import COUNT, Running, a_step, observed
@@ -73,12 +76,19 @@ def test_a_plan_of_ones_own_leaves_nothing_to_choose(spark: SparkSession) -> Non
 
 
 class Wish:
-    """Stands in for the policy: takes whatever the test wants, with the offers as they are."""
+    """Stands in for the policy: takes whatever the test wants, with the offers as they are.
+
+    Unless something stands against it, which it remembers.
+    """
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
+        self.obstacles: tuple[str, ...] = ()
 
     def __call__(self, calibration: Any, streaks: Any = policy.NO_STREAKS) -> policy.Choice:
+        self.obstacles = calibration.obstacles
+        if self.obstacles:
+            return policy.choose(calibration, streaks)
         choice = policy.choose(calibration, streaks)
         return replace(choice, backend=self.backend, reason=f"The test wants {self.backend}.")
 
@@ -130,6 +140,59 @@ def test_a_run_changes_its_backend_and_goes_on_with_its_offsets_and_state(
     assert all(decision["applied"] for decision in said)
     assert len(report.data["restarts_ms"]) >= 1
     assert spark.streams.active == []
+
+
+def test_a_run_goes_on_where_the_other_backend_is_refused_and_asks_for_it_no_more(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wish, refusals = Wish("microbatch"), list[str]()
+
+    def refuse(_: SparkSession) -> None:
+        refusals.append("The session answers too slowly.")
+        raise EnvironmentUnfit(refusals[-1])
+
+    monkeypatch.setattr("tailrace.spark.switch.choose", wish)
+    monkeypatch.setattr("tailrace.spark.run.require_milliseconds", refuse)
+    with Running(spark, switched(sinks.discard(), "enforce")) as running:
+        history = running.run.controller.log.history
+        wish.backend = "realtime"
+        until(lambda: wish.obstacles == tuple(refusals) != (), "the next choice knows of it")
+        seen = len(history)
+        until(lambda: len(history) > seen + 3, "the run goes on")
+        assert running.run.controller.plan.backend is Backend.MICROBATCH
+        report = running.run.stop()
+    assert len(refusals) == 1
+    assert report.data["restarts_ms"] == []
+
+
+def test_a_switch_looks_at_every_interval_also_when_the_oldest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A log holds so many intervals; its length told of no new one after a day."""
+    monkeypatch.setattr("tailrace.spark.switch.why_not", lambda *_: ())
+    monkeypatch.setattr("tailrace.spark.switch.LOOK_S", 0.001)
+    anything: Any = SimpleNamespace(defaultParallelism=2)
+    anything.spark = anything.sparkContext = anything
+    anything.constraints = ()
+    log = SimpleNamespace(history=[SimpleNamespace(start_us=1, rate_per_s=1.0)])
+    run: Any = SimpleNamespace(controller=SimpleNamespace(log=log))
+    seen: list[float] = []
+
+    def consider(_: Switch, run: Any, rate_per_s: float) -> None:
+        seen.append(rate_per_s)
+        (last,) = run.controller.log.history
+        run.controller.log.history = [
+            SimpleNamespace(start_us=last.start_us + 1, rate_per_s=rate_per_s + 1)
+        ]
+
+    monkeypatch.setattr(Switch, "_consider", consider)
+    switch = Switch(anything, anything, anything)
+    switch.watch(run)
+    try:
+        until(lambda: len(seen) >= 3, "three intervals were looked at")
+    finally:
+        switch.close()
+    assert seen[:3] == [1.0, 2.0, 3.0]
 
 
 def test_an_adviser_says_which_backend_it_would_take_and_stays(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace.control import LiveController
 from tailrace.errors import EnvironmentUnfit, InputError, StepFailed
 from tailrace.profile.live import Stretch
 from tailrace.spark import sinks
@@ -393,8 +394,10 @@ def test_a_bound_behind_an_aggregation_is_refused_and_one_before_it_is_not(
     before = str(spark.conf.get("spark.sql.shuffle.partitions"))
     spark.conf.set("spark.sql.shuffle.partitions", "1")
     try:
-        with Running(spark, flow, plan=LIVE):
-            pass  # it has started
+        with Running(spark, flow, plan=LIVE) as running:
+            controller = running.run.controller
+            assert isinstance(controller, LiveController)
+            assert controller._other_tasks == 2 + 1  # two read, and one is behind the exchange
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", before)
 

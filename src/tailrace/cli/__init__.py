@@ -7,6 +7,7 @@ the machine lacks is exit code 1.
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import typer
@@ -19,7 +20,11 @@ __all__ = ["app", "clusters", "main", "planning", "running"]
 
 
 def main() -> None:
-    """Run a command; say in one sentence what went wrong."""
+    """Run a command; say in one sentence what went wrong.
+
+    SIGTERM interrupts it as Ctrl-C does, so that whatever it has opened is closed.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except TailraceError as error:
