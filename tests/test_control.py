@@ -137,6 +137,14 @@ def test_five_intervals_are_enough_from_any_start_and_then_the_mean_stays_in_its
     assert np.mean((share >= 0.7) & (share <= 1.0)) >= 0.95
 
 
+def test_the_very_first_batch_may_end_an_interval() -> None:
+    """As it does on a machine that takes its time to start a query."""
+    slow = replace(PLANT, cold=(200.0,))
+    result = run(Constant(50, 30), Constraint(20_000.0), plant=slow, start_ms=6_000.0)
+    assert result.batches[0].planned_us > 5e6
+    assert result.controller.log.history[0].batches == 1
+
+
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(
     fixed_ms=st.floats(20, 150),

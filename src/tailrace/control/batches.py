@@ -103,6 +103,7 @@ class BatchController(Controller[Interval, Intervals]):
         batch = self._forward(batch)
         if self._recent:
             batch = after(self._recent[-1], batch)
+        self._recent.append(batch)
         self.log.batches += 1
         self.recording.add_batch(batch)
         if batch.slots != self._slots:
@@ -110,7 +111,6 @@ class BatchController(Controller[Interval, Intervals]):
         if batch.records and self._tells(batch):
             self._points.append(BatchPoint(batch.records, batch.duration_ms, batch.ended_us))
         closed = self._closed(lambda intervals: intervals.add(batch))
-        self._recent.append(batch)
         self._silent_us = batch.ended_us
         if closed and self.model is not None and self._points:
             self._decide(closed[-1], self.model, batch.ended_us)
