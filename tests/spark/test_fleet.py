@@ -13,7 +13,7 @@ from tailrace.spark.flow import Flow
 from tailrace.spark.microbatch import Fleet
 from tailrace.spark.step import step
 
-from .flows import Running, total
+from .flows import Running
 from .support import by_value, even_trace, until
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def test_a_stream_that_falls_silent_gives_its_executors_back(spark: SparkSession
         until(lambda: scaler._seen is not None, "an interval was measured")
         scaler.apply(scaler.preview(+2))
         until(lambda: fleet.running == 3, "three executors")
-        until(lambda: running.measures and total(flow.sinks["sink"]) == 400, "all results")
+        until(lambda: sum(m.records for m in running.measures) == 400, "all records")
         scaler.apply(scaler.preview(-2))
         until(lambda: fleet.running == 1, "fewer, though no batch comes any more")
         assert fleet.asked == [3, 1]

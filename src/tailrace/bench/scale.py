@@ -64,7 +64,11 @@ Kafka): who has too few executors would otherwise be caught in one batch for min
 be compared. Batches that keep the bound are smaller."""
 
 LOW_PER_S, HIGH_PER_S = 100.0, 800.0
-STEPS = 7
+STAIRS = load.Staircase(LOW_PER_S, HIGH_PER_S, steps=7, step_s=60)
+"""As in the original, at a hundredth of its rates."""
+
+SHORT = load.Staircase(LOW_PER_S, HIGH_PER_S, steps=2, step_s=12)
+"""Hardly longer than executors take to start: who reacts late is late for all of a step."""
 
 SMALL = {
     "spark.executor.memory": "512m",
@@ -86,13 +90,13 @@ SPARKS_OWN = "Spark's own"
 def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
     """Run every policy under the same load, and constant numbers of executors beside them.
 
-    Steps last 60 s, as in the original. Runs that are finished are kept in the file ``keep``; one
-    in which the machine stood still is repeated.
+    Runs that are finished are kept in the file ``keep``; one in which the machine stood still is
+    repeated.
     """
     send_by_value(sys.modules[__name__])  # workers would import every benchmark with it
-    step_s = 15.0 if quick else 60.0
+    stairs = SHORT if quick else STAIRS
     makers = {name: partial(scaler_of, name) for name in (QUICK if quick else POLICIES)}
-    kept = Kept(keep, step_s=step_s)
+    kept = Kept(keep, step_s=stairs.step_s)
 
     def done(name: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return kept(name, partial(moving, run))
@@ -103,17 +107,17 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
         try:
             _warm_up(spark)
             runs = [
-                done(name, partial(_run, spark, name, make, step_s))
+                done(name, partial(_run, spark, name, make, stairs))
                 for name, make in makers.items()
             ]
-            constants = _constants(spark, done, runs[0], step_s, quick=quick)
+            constants = _constants(spark, done, runs[0], stairs, quick=quick)
         finally:
             spark.stop()
         if not quick:
-            runs.append(done(SPARKS_OWN, partial(_run_sparks_own, cluster.master, step_s)))
+            runs.append(done(SPARKS_OWN, partial(_run_sparks_own, cluster.master, stairs)))
     return {
         "bound_ms": BOUND_MS,
-        "step_s": step_s,
+        "step_s": stairs.step_s,
         "policies": runs,
         "constants": constants,
         "best_constant": _best(constants, runs[0]["fulfilled_share"]),
@@ -122,7 +126,7 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
 
 
 def _constants(
-    spark: SparkSession, done: Done, ours: dict[str, Any], step_s: float, *, quick: bool
+    spark: SparkSession, done: Done, ours: dict[str, Any], stairs: load.Staircase, *, quick: bool
 ) -> list[dict[str, Any]]:
     """Constant numbers, the largest first, among them the fewest that keep what ours kept.
 
@@ -134,7 +138,7 @@ def _constants(
 
     def keeps(size: int) -> bool:
         name = f"{size} executors"
-        found[size] = done(name, partial(_run, spark, name, partial(Constant, size), step_s, size))
+        found[size] = done(name, partial(_run, spark, name, partial(Constant, size), stairs, size))
         return bool(found[size]["fulfilled_share"] >= ours["fulfilled_share"])
 
     keeps(MOST)
@@ -158,16 +162,20 @@ def _best(constants: list[dict[str, Any]], share: float) -> dict[str, Any]:
 
 
 def _run(
-    spark: SparkSession, name: str, make: Callable[[], Scaler], step_s: float, size: int = 1
+    spark: SparkSession,
+    name: str,
+    make: Callable[[], Scaler],
+    stairs: load.Staircase,
+    size: int = 1,
 ) -> dict[str, Any]:
     _begin_with(spark, size)
-    flow = _flow(pipeline, step_s, executors=(size, MOST), scaler=make())
-    report = _followed(name, flow.start(spark), step_s).data
-    steps = [_step(interval, report, step_s) for interval in _counted(report)]
-    return _outcome(name, report, report["scaling"], steps, step_s)
+    flow = _flow(pipeline, stairs, executors=(size, MOST), scaler=make())
+    report = _followed(name, flow.start(spark), stairs).data
+    steps = [_step(interval, report, stairs) for interval in _counted(report)]
+    return _outcome(name, report, report["scaling"], steps, stairs)
 
 
-def _run_sparks_own(master: str, step_s: float) -> dict[str, Any]:
+def _run_sparks_own(master: str, stairs: load.Staircase) -> dict[str, Any]:
     """The same where Spark decides: always as many partitions as there may be executors."""
     sizes = list[tuple[int, int]]()
     spark = session("scale", master=master, settings=SMALL | OWN)
@@ -178,39 +186,35 @@ def _run_sparks_own(master: str, step_s: float) -> dict[str, Any]:
             ready = fleet._jvm.tailrace.Fleet.ready(fleet._jsc.sc())
             sizes.append((now_us(), len(ready)))
 
-        run = _flow(widest, step_s).start(spark)
-        report = _followed(SPARKS_OWN, run, step_s, count).data
+        run = _flow(widest, stairs).start(spark)
+        report = _followed(SPARKS_OWN, run, stairs, count).data
     finally:
         spark.stop()
     steps = []
     for interval in _counted(report):
         begun_us = interval["start_us"]
         here = [size for at_us, size in sizes if 0 <= at_us - begun_us < EVERY_S * 1e6]
-        steps.append(_step(interval, report, step_s) | {"size": max(here, default=1)})
-    return _outcome(SPARKS_OWN, report, saso(_sized(steps)).as_json(), steps, step_s)
+        steps.append(_step(interval, report, stairs) | {"size": max(here, default=1)})
+    return _outcome(SPARKS_OWN, report, saso(_sized(steps)).as_json(), steps, stairs)
 
 
-def _flow(steps: Pipeline, step_s: float, **elastic: Any) -> Flow:
+def _flow(steps: Pipeline, stairs: load.Staircase, **elastic: Any) -> Flow:
     return Flow(
         "primes",
-        replay(load.generate(_staircase(step_s), seed=1), most_records=BATCH),
+        replay(load.generate(stairs, seed=1), most_records=BATCH),
         steps,
         sinks.discard(),
-        warm_up=f"{step_s} s",
+        warm_up=f"{stairs.step_s} s",
         interval=f"{EVERY_S} s",
         **elastic,
     ).keep(mean=BOUND_MS, every=f"{EVERY_S} s")
 
 
-def _staircase(step_s: float) -> load.Staircase:
-    return load.Staircase(LOW_PER_S, HIGH_PER_S, steps=STEPS, step_s=step_s)
-
-
 def _followed(
-    name: str, run: Run, step_s: float, look: Callable[[], None] = lambda: None
+    name: str, run: Run, stairs: load.Staircase, look: Callable[[], None] = lambda: None
 ) -> Report:
     """Let a flow run through the whole load, and look at it from time to time."""
-    for _ in run.looks(_staircase(step_s).duration_s, threading.Event()):
+    for _ in run.looks(stairs.duration_s, threading.Event()):
         look()
     if run.wait(0):
         run.stop()
@@ -222,9 +226,11 @@ def _counted(report: dict[str, Any]) -> list[dict[str, Any]]:
     return [interval for interval in report["intervals"] if not interval["warm_up"]]
 
 
-def _step(interval: dict[str, Any], report: dict[str, Any], step_s: float) -> dict[str, Any]:
+def _step(
+    interval: dict[str, Any], report: dict[str, Any], stairs: load.Staircase
+) -> dict[str, Any]:
     return {
-        "at_s": round((interval["start_us"] - report["origin_us"]) / 1e6 - step_s, 1),
+        "at_s": round((interval["start_us"] - report["origin_us"]) / 1e6 - stairs.step_s, 1),
         "rate_per_s": interval["rate_per_s"],
         "size": interval["slots"],
         "least": interval["needed"],
@@ -261,13 +267,13 @@ def _outcome(
     report: dict[str, Any],
     figures: dict[str, Any],
     steps: list[dict[str, Any]],
-    step_s: float,
+    stairs: load.Staircase,
 ) -> dict[str, Any]:
     return {
         "name": name,
         "fulfilled_share": report["fulfilled_share"],
         **figures,
-        "most_moves": _most_moves(steps, step_s),
+        "most_moves": _most_moves(steps, stairs.step_s),
         "intervals": len(steps),
         "mean_ms": report["latency_ms"]["mean_ms"],
         "steps": steps,
