@@ -112,9 +112,12 @@ def run(
     seed: int = 1,
     keys: Keys = Uniform(1),  # noqa: B008 - a frozen value
     mode: Mode = Mode.ENFORCE,
+    most_records: int | None = None,
 ) -> Run:
     plan = first_plan(flow, start_ms, plant.slots)
-    result = Run(BatchController(flow, goals, plan, origin_us=0, mode=mode))
+    result = Run(
+        BatchController(flow, goals, plan, origin_us=0, mode=mode, most_records=most_records)
+    )
     trace = generate(rate, keys=keys, seed=seed)
     simulate(flow, plant, trace, result, np.random.default_rng(seed))
     result.controller.finish()
@@ -135,6 +138,27 @@ def test_five_intervals_are_enough_from_any_start_and_then_the_mean_stays_in_its
     share = result.shares(goal, 180)[5:]
     assert len(share) == 31
     assert np.mean((share >= 0.7) & (share <= 1.0)) >= 0.95
+
+
+@pytest.mark.parametrize("most", [300, 600, 1_000])
+@pytest.mark.parametrize("told", [True, False])
+def test_batches_never_last_so_long_that_a_limited_source_holds_records_back(
+    most: int, told: bool
+) -> None:
+    """The bound alone would allow batches of 2,000 records: the rest waited longer and longer.
+
+    Where nobody says what the source gives, that is found out by what it holds back.
+    """
+    goal, plant = Constraint(3_000.0), replace(PLANT, most_records=most)
+    result = run(Constant(400, 120), goal, plant=plant, most_records=most if told else None)
+    share = result.shares(goal, 120)
+    assert max(share[0 if told else 8 :]) < 0.5
+    settled = result.intervals_ms()[10:-1]
+    assert min(settled) == pytest.approx(0.8 * most / 400 * 1e3, rel=0.1)
+    changed = [r for r in result.controller.log.decisions if r.at_us > 60e6]
+    assert len(changed) <= 1
+    *_, last = result.controller.log.decisions
+    assert last.reason.startswith(f"The source gives a batch at most {most:,} records, so at ")
 
 
 def test_the_very_first_batch_may_end_an_interval() -> None:

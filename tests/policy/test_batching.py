@@ -503,3 +503,39 @@ def test_the_first_interval_leaves_most_of_the_tightest_bound_to_what_is_not_kno
     assert first_interval_ms((loose, tight, inside), 5_000.0) == 100.0
     assert first_interval_ms((loose,), 5_000.0) == 500.0  # so that 5 s see batches to learn from
     assert first_interval_ms((inside,), 5_000.0) == first_interval_ms((), 5_000.0) == 0.0
+
+
+# --- sources that give a batch at most so many records -----------------------------------------
+
+
+def test_no_more_records_come_in_an_interval_than_the_source_gives_a_batch() -> None:
+    free = settled(observed(Constraint(1_000)))
+    limited = settled(replace(observed(Constraint(1_000)), most_records=1_000))
+    assert free.plan.interval_ms > 900
+    assert limited.plan.interval_ms == 400  # in which 800 come
+    assert decide(limited).reason == (
+        "The source gives a batch at most 1,000 records, so at 2 k/s 400 ms between batches take "
+        "all that come."
+    )
+    assert settled(replace(observed(Constraint(1_000)), most_records=9_000)).plan == free.plan
+
+
+@pytest.mark.parametrize(("rate_per_s", "changes"), [(1_900, False), (2_100, False), (2_300, True)])
+def test_a_rate_that_is_about_the_same_changes_no_interval(
+    rate_per_s: float, changes: bool
+) -> None:
+    limited = settled(replace(observed(Constraint(1_000)), most_records=1_000))
+    decision = decide(replace(limited, rate_per_s=rate_per_s))
+    assert (decision.plan.interval_ms < 400) is changes
+
+
+def test_batches_run_back_to_back_while_the_source_holds_records_back() -> None:
+    seen = replace(observed(Constraint(1_000), interval_ms=400), most_records=1_000, behind=True)
+    decision = decide(seen)
+    assert decision.plan.interval_ms == 0
+    assert decision.reason == (
+        "The source gives a batch at most 1,000 records and holds more back, so batches run back "
+        "to back."
+    )
+    hopeless = decide(replace(seen, model=BatchModel(50, 0.6)))
+    assert "so batches grow even back to back" in hopeless.reason

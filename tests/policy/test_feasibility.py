@@ -183,3 +183,25 @@ def test_each_constraint_is_judged_by_itself() -> None:
     loose = Reading(Constraint(1_000), None, 0.0)
     found = assess(replace(seen, readings=(*seen.readings, loose)))
     assert [impossible.constraint.bound_ms for impossible in found] == [100]
+
+
+@pytest.mark.parametrize("most", [20, 60, None])
+def test_a_source_that_gives_too_few_records_to_a_batch_is_named(most: int | None) -> None:
+    """Batches of 20 take 67 ms, which is 300 a second, however little each record takes."""
+    goal, model = Constraint(3_000), BatchModel(65, 0.1)
+    seen = replace(observed(goal, model, 400, steps={}), most_records=most)
+    found = assess(seen)
+    if most != 20:
+        assert found == ()
+        return
+    (impossible,) = found
+    assert impossible.element == SOURCE
+    assert "at most 20 records, with which no more than 299 /s get through" in impossible.reason
+    slower = rate_per_s(re.findall(r"send at most (.*)\.", impossible.remedy)[0])
+    assert assess(replace(seen, rate_per_s=0.99 * slower)) == ()
+
+
+def test_a_limit_of_the_source_is_not_blamed_for_too_much_work() -> None:
+    heavy = observed(Constraint(3_000), BatchModel(65, 3.0), 400)
+    (found,) = assess(replace(heavy, most_records=20))
+    assert found.element == "score"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.plan import Plan
-from tailrace.profile.batch import MOST_KEYS, BatchMeasure, StepMeasure, after, came
+from tailrace.profile.batch import MOST_KEYS, BatchMeasure, StepMeasure, came
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
 
@@ -227,49 +227,18 @@ def test_keys_do_not_pile_up_however_many_there_are() -> None:
     assert few.keys == {"a": 10.0, "b": 20.0}
 
 
-def cut(at_ms: float, arrivals_ms: list[float]) -> BatchMeasure:
-    """A batch that is cut at a moment, of records that came at these."""
-    ages = [at_ms + 10 - arrival for arrival in arrivals_ms]
-    return replace(
-        QUIET,
-        records=len(ages),
-        planned_us=round(at_ms * 1e3),
-        handed_us=round(at_ms * 1e3) + 10_000,
-        ages_ms=LogHistogram.of(ages),
-        age_ms=Moments.of(ages),
-    )
-
-
-@given(
-    st.integers(1, 200),
-    st.lists(st.integers(100, 2_000), min_size=3, max_size=12),
-    st.integers(1, 20),
-)
-def test_what_a_limited_source_holds_back_is_known_by_the_ages_of_records(
-    each_ms: int, gaps_ms: list[int], most: int
-) -> None:
-    """Against the queue itself: records that come evenly, of which a batch takes only so many."""
-    cuts_ms = np.cumsum(gaps_ms).tolist()
-    arrivals = np.arange(0, cuts_ms[-1], each_ms, dtype=float).tolist()
-    taken, seen = 0, list[BatchMeasure]()
-    for at_ms in cuts_ms:
-        there = sum(arrival <= at_ms for arrival in arrivals)
-        batch = cut(at_ms, arrivals[taken : min(there, taken + most)])
-        taken = min(there, taken + most)
-        batch = after(seen[-1], batch) if seen else batch
-        left = (there - taken) * each_ms
-        assert not batch.left_ms or abs(batch.left_ms - left) <= (1 + most / 2) * each_ms
-        if batch.left_ms and seen[-1].left_ms:
-            assert batch.left_ms == pytest.approx(left, abs=each_ms)
-            records, seconds = came([seen[-1], batch])
-            assert records / seconds * each_ms / 1e3 == pytest.approx(1)
-        elif left > most * each_ms + 2 * max(gaps_ms):
-            assert batch.left_ms
-        seen.append(batch)
-
-
-def test_of_batches_without_records_nothing_is_known() -> None:
-    first, empty, second = cut(0, [-5.0]), cut(100, []), cut(200, [110.0, 190.0])
-    assert after(empty, second).left_ms == after(first, empty).left_ms == 0
-    assert came([first, empty, second]) == (2, 0.2)
+def test_of_batches_without_records_nothing_is_known_of_the_rate() -> None:
+    empty, first = replace(QUIET, records=0), replace(QUIET, records=3, planned_us=-200_000)
+    assert came([first, empty, QUIET]) == (4, 0.2)
     assert came([first]) == came([empty, empty]) == (0, 0)
+
+
+def test_a_few_records_that_are_far_off_move_no_arrival() -> None:
+    """One with a date of 1970 would make a batch decades old, by the mean."""
+    ages = [1_000.0 + each for each in range(50)]
+    odd = replace(
+        QUIET, ages_ms=LogHistogram.of([*ages, 1.7e12]), age_ms=Moments.of([*ages, 1.7e12])
+    )
+    plain = replace(QUIET, ages_ms=LogHistogram.of(ages), age_ms=Moments.of(ages))
+    assert plain.arrived_us == pytest.approx(QUIET.handed_us - 1_024.5e3)
+    assert odd.arrived_us == pytest.approx(plain.arrived_us, abs=10e3)

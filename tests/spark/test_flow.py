@@ -16,6 +16,7 @@ from tailrace.errors import FlowFailed, InputError, StepFailed, TraceError
 from tailrace.plan import Plan
 from tailrace.policy.decision import Decision, Observation
 from tailrace.spark import sinks
+from tailrace.spark.sources import most_records, replay
 from tailrace.spark.step import Compilation, flat_step, step
 from tailrace.spark.trace import outputs_of
 
@@ -438,3 +439,33 @@ def test_what_cannot_run_is_refused_before_anything_runs(spark: SparkSession) ->
     with pytest.raises(TraceError, match="The pipeline returned NoneType"):
         observed(lambda _: None, sinks.memory()).start(spark)
     assert spark.streams.active == []
+
+
+# --- what a source gives a batch -----------------------------------------------------------------
+
+
+def test_what_a_source_gives_a_batch_at_most_is_read_from_its_options(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = replay(even_trace(10, 1000), most_records=7)
+    frame = source.open(spark, tmp_path).frame
+    assert most_records(frame) == most_records(frame.where("seq > 1").select("seq")) == 7
+    plain = replay(even_trace(10, 1000)).open(spark, tmp_path).frame
+    assert most_records(plain) is None
+    assert most_records(frame.select("seq").union(frame.select("seq"))) is None
+    rate = spark.readStream.format("rate").load()
+    assert most_records(rate) is None
+
+
+def test_a_flow_on_a_limited_source_leaves_nothing_behind(spark: SparkSession) -> None:
+    """A bound of 10 s would allow batches of thousands of records, of which 300 are given."""
+    source = replay(even_trace(6_000, 600), most_records=300)
+    memory = sinks.memory()
+    how: dict[str, Any] = {"interval": "1 s", "warm_up": 0, "source": source, "mode": "enforce"}
+    flow = observed(a_step(lambda row: row.seq), memory, **how).keep(mean="10 s", every="10 s")
+    with Running(spark, flow) as running:
+        until(more_than(4_000, memory), "most of the records")
+        report = running.run.stop()
+    assert max(measure.records for measure in running.measures) == 300
+    assert max(record["plan"]["interval_ms"] for record in report.data["intervals"]) <= 500
+    assert not any(measure.left_ms for measure in running.measures[len(running.measures) // 2 :])

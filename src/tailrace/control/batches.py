@@ -18,9 +18,10 @@ from tailrace.goals import SOURCE
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
 from tailrace.policy import batching, chaining, feasibility
 from tailrace.policy.decision import Observation, Reading
-from tailrace.profile.batch import after, came
+from tailrace.profile.batch import came
 from tailrace.profile.clock import Forward
 from tailrace.profile.interval import Interval, Intervals
+from tailrace.profile.leftovers import Leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,10 +73,12 @@ class BatchController(Controller[Interval, Intervals]):
         interval_ms: float = 5_000.0,
         log: Log | None = None,
         scaling: Scaling | None = None,
+        most_records: int | None = None,
     ) -> None:
         """``origin_us`` is when the first interval begins; ``log`` is one to go on with.
 
-        With ``scaling`` the number of executors is decided here too.
+        With ``scaling`` the number of executors is decided here too. ``most_records`` is what the
+        source gives a batch at most, if that is known.
         """
         super().__init__(
             graph,
@@ -90,6 +93,7 @@ class BatchController(Controller[Interval, Intervals]):
         self.scaling = scaling
         self._interval: Interval | None = None
         self._forward = Forward()
+        self._leftovers = Leftovers(most_records)
         self._points: deque[BatchPoint] = deque(maxlen=HISTORY)
         self._ratios = _no_ratios()
         self._seen: Observation | None = None
@@ -100,9 +104,7 @@ class BatchController(Controller[Interval, Intervals]):
 
     def on_batch(self, batch: BatchMeasure) -> Plan:
         """Take in a finished batch; the plan for the next one."""
-        batch = self._forward(batch)
-        if self._recent:
-            batch = after(self._recent[-1], batch)
+        batch = self._leftovers(self._forward(batch))
         self._recent.append(batch)
         self.log.batches += 1
         self.recording.add_batch(batch)
@@ -125,6 +127,8 @@ class BatchController(Controller[Interval, Intervals]):
         decides on their number is asked once an interval all the same.
         """
         now_us = self._forward.at(now_us)
+        if self._recent:
+            self._recent[-1] = replace(self._recent[-1], left_ms=0.0)
         closed = self._closed(lambda intervals: intervals.complete(now_us))
         if closed and self.model is not None and self._points:
             self._silent_us = now_us
@@ -294,7 +298,7 @@ class BatchController(Controller[Interval, Intervals]):
         return scaling.grown_us + SETTLING_US + 2e3 * self.interval_ms
 
     def _hurry(self, seen: Observation, now_us: int) -> None:
-        """Shorten batches at once when the rate rises, not only when the interval is over.
+        """Shorten batches at once when the rate rises or records are left behind.
 
         The interval that the plan rests on may be 5 s old; until the next is complete, a step in
         the load would be answered by batches that are too long for it.
@@ -302,8 +306,14 @@ class BatchController(Controller[Interval, Intervals]):
         if self.mode is Mode.OBSERVE:
             return
         rate = self._recent_rate(seen.rate_per_s, LIKELY)
-        if rate > seen.rate_per_s:
-            seen = self._seen = replace(seen, plan=self.plan, rate_per_s=rate)
+        if rate > seen.rate_per_s or self._behind:
+            seen = self._seen = replace(
+                seen,
+                plan=self.plan,
+                rate_per_s=rate,
+                most_records=self._leftovers.most_records,
+                behind=self._behind,
+            )
             decision = batching.decide(seen)
             if decision.plan.interval_ms < self.plan.interval_ms:
                 self._act(decision, now_us)
@@ -321,10 +331,20 @@ class BatchController(Controller[Interval, Intervals]):
         return known_per_s
 
     def _lately(self, recent_us: float) -> list[BatchMeasure]:
-        """The batches that were cut in the last so much of time, and the one before the last."""
-        cuts_us = [batch.planned_us for batch in self._recent]
-        since_us = min(cuts_us[-1] - recent_us, *cuts_us[-2:])
-        return [batch for batch in self._recent if batch.planned_us >= since_us]
+        """The batches that were cut in the last so much of time, and the one before the last.
+
+        Where records are left behind, time is that in which they came, and all of it is covered.
+        """
+        at_us = [b.arrived_us if self._behind else b.planned_us for b in self._recent]
+        since_us = min(at_us[-1] - recent_us, *at_us[-2:])
+        if self._behind:
+            since_us = max((at for at in at_us if at <= since_us), default=min(at_us))
+        return [b for b, at in zip(self._recent, at_us, strict=True) if at >= since_us]
+
+    @property
+    def _behind(self) -> bool:
+        """Whether the last batch left records at the source."""
+        return self._recent[-1].left_ms > 0
 
     def _rate(self, interval: Interval) -> float:
         """Records that came per second in the interval.
@@ -332,10 +352,11 @@ class BatchController(Controller[Interval, Intervals]):
         Where the source holds records back an interval has those that were read in it, which says
         what the flow can do and not what is asked of it.
         """
-        if not self._recent[-1].left_ms:
+        lately = self._lately(self.interval_ms * 1e3)
+        records, seconds = came(lately)
+        if not seconds > 0 or not any(batch.left_ms for batch in lately):
             return interval.rate_per_s
-        records, seconds = came(self._lately(self.interval_ms * 1e3))
-        return records / seconds if seconds > 0 else interval.rate_per_s
+        return records / seconds
 
     def _observe(self, interval: Interval, model: BatchModel) -> Observation:
         return Observation(
@@ -353,6 +374,8 @@ class BatchController(Controller[Interval, Intervals]):
             intervals_since_change=self._since_change,
             latency_ratio=median(self._ratios),
             unsettled=self._wanted > self._slots or self._settling(interval.start_us),
+            most_records=self._leftovers.most_records,
+            behind=self._behind,
         )
 
     def _reading(self, constraint: Constraint) -> Reading:

@@ -287,14 +287,19 @@ def _held_up_ms(recent: Sequence[BatchMeasure], since_us: float) -> float:
 
     A batch is due to last as long as its records took to come, from the cut before it to its own:
     whoever runs batches back to back is idle at no time, and yet keeps up. What it lasts longer,
-    the next ones wait for. One that leaves records behind holds them up all the time.
+    the next ones wait for, unless they are the shorter for it. One that leaves records behind holds
+    them up all the time.
     """
-    held_up_ms = 0.0
+    held_up_ms, longer_ms = 0.0, 0.0
     for before, batch in pairwise(recent):
-        if batch.ended_us > since_us:
-            due_ms = 0.0 if batch.left_ms else (batch.planned_us - before.planned_us) / 1e3
-            held_up_ms += max(0.0, batch.duration_ms - due_ms)
-    return held_up_ms
+        if batch.ended_us <= since_us:
+            continue
+        if batch.left_ms:
+            held_up_ms += batch.duration_ms
+        else:
+            came_ms = (batch.planned_us - before.planned_us) / 1e3
+            longer_ms += batch.duration_ms - min(came_ms, before.duration_ms)
+    return held_up_ms + max(0.0, longer_ms)
 
 
 def _back_to_back_ms(seen: Observation, reading: Reading, ran_ms: float) -> float | None:

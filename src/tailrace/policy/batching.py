@@ -33,6 +33,7 @@ _WORST_MARGIN = 0.06
 _UNSETTLED_MARGIN = 0.4
 _LONG_MS = 1e9
 _WORTH_RAISING = 1.08
+_OF_LIMIT = 0.8
 _LEAST_RATIO = 0.8
 _MOST_RATIO = 2.0
 
@@ -227,7 +228,8 @@ def decide(observation: Observation) -> Decision:
     even if the whole latency grew in proportion, which a wrong split of the batch cost into fixed
     and per-record parts cannot exceed. Between the two it rests, so that it cannot oscillate; and
     while executors start it goes down only, far enough for batches that take longer than they
-    should.
+    should. Where the source gives a batch at most so many records, no more than four fifths of that
+    come in an interval; and while it holds some back batches run back to back.
     """
     demands = [_demand(observation, r) for r in observation.readings if r.constraint.from_source]
     if not demands:
@@ -237,7 +239,7 @@ def decide(observation: Observation) -> Decision:
     if observation.rate_per_s <= 0:
         reason = "No records came, so the batch interval stays as it is."
         return Decision(POLICY, observation.plan, reason)
-    interval_ms = _next_interval_ms(observation, demands)
+    interval_ms = _within_limit_ms(observation, _next_interval_ms(observation, demands))
     return Decision(
         POLICY,
         replace(observation.plan, interval_ms=interval_ms),
@@ -330,6 +332,24 @@ def _next_interval_ms(observation: Observation, demands: Sequence[_Demand]) -> f
     return _tenth(min(wanted_ms, cycle_ms * headroom))
 
 
+def _all_taken_ms(observation: Observation) -> float:
+    """The longest interval in which no more records come than the source gives a batch."""
+    if observation.behind:
+        return 0.0
+    if observation.most_records is None:
+        return math.inf
+    return _tenth(_OF_LIMIT * observation.most_records / observation.rate_per_s * 1e3)
+
+
+def _within_limit_ms(observation: Observation, wanted_ms: float) -> float:
+    """What is wanted, as far as batches then take all that comes; as it is if that is about it."""
+    longest_ms, now_ms = _all_taken_ms(observation), observation.plan.interval_ms
+    if wanted_ms <= longest_ms:
+        return wanted_ms
+    about = longest_ms / _WORTH_RAISING <= now_ms <= longest_ms * _WORTH_RAISING
+    return min(now_ms, wanted_ms) if about else longest_ms
+
+
 def _tenth(interval_ms: float) -> float:
     """Round down to 0.1 ms, which is as exact as an interval can be."""
     return math.floor(interval_ms * 10) / 10
@@ -348,6 +368,8 @@ def _reason(observation: Observation, tightest: _Demand, interval_ms: float) -> 
         return f"{cost}that is {busy} of the time, so batches grow even back to back."
     if value_ms > goal.bound_ms:
         return f"{cost}even back to back the {goal.statistic} is {value}, above {bound}."
+    if interval_ms >= _all_taken_ms(observation) / _WORTH_RAISING:
+        return _limited(observation, interval_ms)
     if interval_ms <= model.cycle_ms(0.0, rate):
         return f"{cost}back to back the {goal.statistic} is {value} of {bound}."
     between = f"{show_duration(interval_ms)} between batches"
@@ -358,6 +380,15 @@ def _reason(observation: Observation, tightest: _Demand, interval_ms: float) -> 
     keep = "still keep" if held else "keep"
     room = ", with room for executors that start" if observation.unsettled else ""
     return f"{cost}{between} {keep} the {goal.statistic} at {value} of {bound}{room}."
+
+
+def _limited(observation: Observation, interval_ms: float) -> str:
+    """Why batches are no longer though the bound would allow it."""
+    said = f"The source gives a batch at most {observation.most_records:,} records"
+    if observation.behind:
+        return f"{said} and holds more back, so batches run back to back."
+    rate, between = show_rate(observation.rate_per_s), show_duration(interval_ms)
+    return f"{said}, so at {rate} {between} between batches take all that come."
 
 
 def _alternatives(

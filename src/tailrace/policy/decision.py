@@ -96,6 +96,10 @@ class Observation:
     unsettled: bool = False
     """Whether executors are starting, or have just come: batches may then take longer than the
     model says."""
+    most_records: int | None = None
+    """What the source was seen to give a batch at most; None where it gives all there is."""
+    behind: bool = False
+    """Whether it holds records back now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,12 +52,33 @@ def _from_source(observation: Observation, reading: Reading) -> Impossible | Non
     model = _within_reach(observation)
     ratio = trusted_ratio(observation)
     best_ms = reading.fixed_ms + ratio * model.floor_ms(rate, goal.every_ms, goal.quantile)
+    through = _through_per_s(observation, model)
+    if through < rate and model.utilisation(rate) < 1:
+        return _held_back(observation, reading, through)
     if best_ms <= goal.bound_ms:
         return None
     highest = _highest_per_s(model, reading, rate, ratio)
     if highest == 0 or model.utilisation(rate) < 0.5:
         return _batch_too_dear(reading, model, best_ms, highest)
     return _work_too_much(observation, reading, model, best_ms, highest)
+
+
+def _through_per_s(observation: Observation, model: BatchModel) -> float:
+    """How many records get through back to back, where a batch gets at most so many."""
+    most = observation.most_records
+    return math.inf if most is None else 1e3 * most / model.duration_ms(most)
+
+
+def _held_back(observation: Observation, reading: Reading, through_per_s: float) -> Impossible:
+    rate, through = show_rate(observation.rate_per_s), show_rate(through_per_s)
+    reason = (
+        f"The source gives a batch at most {observation.most_records:,} records, with which no "
+        f"more than {through} get through, and {rate} come: they wait longer and longer."
+    )
+    remedy = (
+        f"Raise the limit of the source (of Kafka maxOffsetsPerTrigger), or send at most {through}."
+    )
+    return Impossible(reading.constraint, SOURCE, math.inf, reason, remedy)
 
 
 def _highest_per_s(model: BatchModel, reading: Reading, rate: float, ratio: float) -> float:

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from tailrace.plan import Plan
 
 
+BINS = 0.01
+"""What a quantile of ages may be off."""
+
+MOST_PER_READ = 8.0
+"""Records are not taken to have come more times as fast as they were read: a burst that came in
+no time says nothing of the rate."""
+
 MOST_KEYS = 256
 """How many keys of a step are told apart; half of them are kept where there are more."""
 
@@ -129,7 +136,7 @@ class BatchMeasure:
     was cut, and ``arrivals_known`` is False.
 
     ``left_ms`` is in how long a time the records came that it left at its source, which may give
-    at most so many to a batch; 0 if it took all, see :func:`after`.
+    at most so many to a batch; 0 if it took all (``leftovers.py``).
     """
 
     batch_id: int
@@ -150,8 +157,11 @@ class BatchMeasure:
 
     @property
     def arrived_us(self) -> float:
-        """The mean arrival of its records."""
-        return self.handed_us - self.age_ms.mean * 1e3
+        """When its records arrived: their mean, or their median where a few are far off."""
+        low, age_ms, high = (self.ages_ms.quantile_ms(q) for q in (0.25, 0.5, 0.75))
+        if abs(self.age_ms.mean - age_ms) <= high - low + BINS * age_ms:
+            age_ms = self.age_ms.mean
+        return self.handed_us - age_ms * 1e3
 
     @property
     def duration_ms(self) -> float:
@@ -210,32 +220,19 @@ class BatchMeasure:
         return measure.entered_ms if entering else measure.left_ms
 
 
-def after(before: BatchMeasure, batch: BatchMeasure) -> BatchMeasure:
-    """A batch with what it left at its source, as the one before it tells.
-
-    If its records had come before the last cut, on the average, that one did not take all there
-    were. Batches take records in order, so that what is left has come since the last record of
-    this one, and that half of the time after the mean one which passed since the mean before.
-    """
-    came_us = batch.planned_us - before.planned_us
-    if not (before.records and batch.records) or batch.planned_us - batch.arrived_us <= came_us:
-        return batch
-    last_us = batch.arrived_us + (batch.arrived_us - before.arrived_us) / 2
-    return replace(batch, left_ms=max(0.0, batch.planned_us - last_us) / 1e3)
-
-
 def came(batches: Sequence[BatchMeasure]) -> tuple[float, float]:
     """How many records came, and in how many seconds, by what batches in a row have taken.
 
     From cut to cut, which leaves the first of them out; where records were left behind, from the
-    mean arrival of the first to that of the last, which leaves half of each out.
+    arrival of the first to that of the last, which leaves half of each out.
     """
     batches = [batch for batch in batches if batch.records]
     if len(batches) < 2:
         return 0.0, 0.0
     first, last = batches[0], batches[-1]
     records = sum(batch.records for batch in batches[1:])
-    if any(batch.left_ms for batch in batches):
-        in_between = records + (first.records - last.records) / 2
-        return in_between, (last.arrived_us - first.arrived_us) / 1e6
-    return records, (last.planned_us - first.planned_us) / 1e6
+    read_s = (last.planned_us - first.planned_us) / 1e6
+    if not any(batch.left_ms for batch in batches):
+        return records, read_s
+    in_between = records + (first.records - last.records) / 2
+    return in_between, max((last.arrived_us - first.arrived_us) / 1e6, read_s / MOST_PER_READ)

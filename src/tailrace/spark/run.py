@@ -26,7 +26,7 @@ from tailrace.spark.microbatch import Fleet, MicroBatch
 from tailrace.spark.realtime import RealTime, check
 from tailrace.spark.selftest import require_milliseconds
 from tailrace.spark.settings import findings
-from tailrace.spark.sources import open_source
+from tailrace.spark.sources import most_records, open_source
 from tailrace.spark.step import state_place
 from tailrace.spark.switch import AUTO, Switch
 from tailrace.spark.trace import functions_of, trace
@@ -173,6 +173,7 @@ class Run:
                 interval_ms=flow.interval_ms,
                 log=log,
                 scaling=self._scaling(),
+                most_records=most_records(self._job.frame),
             )
             fleet = None if self._fleet is None else Fleet(self._fleet, self._meter.hold)
             self._backend = MicroBatch(self._job, batches, self._on_measure, fleet)

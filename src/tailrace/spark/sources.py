@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,6 +13,10 @@ from tailrace.load import Trace
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+LIMITS = ("maxOffsetsPerTrigger", "maxRecordsPerBatch")
+"""The options by which Kafka, and a replay, give a batch at most so many records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,17 @@ def open_source(
             f"{', '.join(frame.columns)}."
         )
     return Opened(frame, arrived)
+
+
+def most_records(frame: DataFrame) -> int | None:
+    """What a streaming DataFrame gives a batch at most, if it has one source that says so."""
+    plan: Any = frame._jdf.queryExecution().analyzed()
+    leaves = plan.collectLeaves()
+    if leaves.size() != 1 or leaves.apply(0).getClass().getSimpleName() != "StreamingRelationV2":
+        return None
+    options = leaves.apply(0).extraOptions()
+    told = next((options.get(name) for name in LIMITS if options.containsKey(name)), None)
+    return None if told is None else int(told)
 
 
 def replay(trace: Trace, *, partitions: int = 2, most_records: int | None = None) -> Replay:
