@@ -280,6 +280,24 @@ def test_a_plain_run_changes_nothing_and_hands_over_for_every_step(
     assert all(plan["chains"] == [["a"], ["b"]] and plan["interval_ms"] == 0 for plan in plans)
 
 
+def test_a_plain_run_keeps_state_too(
+    tailrace: Callable[..., Said], job: Callable[..., str]
+) -> None:
+    counts = """
+def counted(key, rows, state):
+    for row in rows:
+        state["n"] = state.get("n", 0) + 1
+        yield row.seq
+"""
+    keyed = 'tr.keyed_step("count", counted, "seq long", key="key")'
+    target = job(counts + through(keyed))
+    said = tailrace("run", target, "--seconds", "8", "--plain", "--json")
+    assert said.code == 0, said.err
+    report = json.loads(said.out)
+    assert report["records"] > 0
+    assert report["intervals"][-1]["plan"]["partitions"]["count"] >= 1
+
+
 def test_doctor_finds_nothing_wrong_with_a_session_of_ours(
     tailrace: Callable[..., Said], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

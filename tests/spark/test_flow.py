@@ -466,6 +466,6 @@ def test_a_flow_on_a_limited_source_leaves_nothing_behind(spark: SparkSession) -
     with Running(spark, flow) as running:
         until(more_than(4_000, memory), "most of the records")
         report = running.run.stop()
-    assert max(measure.records for measure in running.measures) == 300
-    assert max(record["plan"]["interval_ms"] for record in report.data["intervals"]) <= 500
+    intervals = [record["plan"]["interval_ms"] for record in report.data["intervals"]]
+    assert 300 < max(intervals) <= 500  # in which 300 come
     assert not any(measure.left_ms for measure in running.measures[len(running.measures) // 2 :])

@@ -95,7 +95,7 @@ class Run:
             self._ended = False
             self._restarts_ms: list[float] = []
             self._switch = None if plan or flow.backend != AUTO else Switch(self._job, graph, flow)
-            start = plan(graph) if plan else self._plan_on(self._first_backend())
+            start = self._kept(plan(graph)) if plan else self._plan_on(self._first_backend())
             self._launch(start, Log(), self._other_tasks(start))
             self._backend.start()
         except BaseException:
@@ -131,6 +131,12 @@ class Run:
             at_least = max(self._limits.least, slots // self._limits.cores)
             plan = replace(plan, partitions=plan.partitions | keyed, executors=at_least)
         return replace(plan, backend=backend, partitions=plan.partitions | self._fixed())
+
+    def _kept(self, plan: Plan) -> Plan:
+        """A plan as it was given, with the partitions that keyed steps have, or else begin with."""
+        usual = first_plan(self._graph, 0.0, self._slots(self._job.spark)).partitions
+        keyed = {s.name: usual[s.name] for s in self._graph.steps if s.keyed_by}
+        return replace(plan, partitions=keyed | dict(plan.partitions) | self._fixed())
 
     def _first_interval_ms(self) -> float:
         flow = self.flow
