@@ -459,13 +459,13 @@ def test_what_a_source_gives_a_batch_at_most_is_read_from_its_options(
 
 def test_a_flow_on_a_limited_source_leaves_nothing_behind(spark: SparkSession) -> None:
     """A bound of 10 s would allow batches of thousands of records, of which 300 are given."""
-    source = replay(even_trace(6_000, 600), most_records=300)
-    memory = sinks.memory()
+    source = replay(even_trace(36_000, 600), most_records=300)
     how: dict[str, Any] = {"interval": "1 s", "warm_up": 0, "source": source, "mode": "enforce"}
-    flow = observed(a_step(lambda row: row.seq), memory, **how).keep(mean="10 s", every="10 s")
-    with Running(spark, flow) as running:
-        until(more_than(4_000, memory), "most of the records")
-        report = running.run.stop()
-    intervals = [record["plan"]["interval_ms"] for record in report.data["intervals"]]
-    assert 300 < max(intervals) <= 500  # in which 300 come
-    assert not any(measure.left_ms for measure in running.measures[len(running.measures) // 2 :])
+    flow = observed(a_step(lambda row: row.seq), sinks.discard(), **how)
+    with Running(spark, flow.keep(mean="10 s", every="10 s")) as running:
+        controller = running.run.controller
+        until(lambda: controller.plan.interval_ms > 300, "batches as long as can be")
+        seen = len(running.measures)
+        until(lambda: len(running.measures) > seen + 5, "some such batches")
+    assert controller.plan.interval_ms == pytest.approx(400, rel=0.1)
+    assert max(measure.records for measure in running.measures[seen + 1 :]) < 300
