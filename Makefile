@@ -35,7 +35,7 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# About an hour and a half; the results that the docs quote.
+# About an hour and a half; most of the results that the docs quote.
 bench: setup
 	$(BIN)/tailrace bench floor --out bench/results/floor.json
 	$(BIN)/tailrace bench batching --out bench/results/batching.json
@@ -52,12 +52,14 @@ bench: setup
 # About 40 minutes: how right predictions are, on every topology in both backends.
 bench-predict: setup
 	$(BIN)/tailrace validate --out bench/results/validate.json
+	$(BIN)/python docs/figures.py
 
 # About two and a half hours: every policy under one load, on real executors; and what scale-out
 # picks. It goes on where it was interrupted; make clean forgets.
 bench-scale: setup
 	$(BIN)/tailrace bench scale --keep out/scale.jsonl --out bench/results/scale.json
 	$(BIN)/tailrace bench stela --out bench/results/stela.json
+	$(BIN)/python docs/figures.py
 
 # Twenty moves and kills of executors under two flows: nothing is lost or counted twice.
 elastic: setup
@@ -70,6 +72,7 @@ kafka: setup
 # An hour of real-time mode with state: does anything grow?
 soak: setup
 	$(BIN)/python -m tailrace.bench.soak --minutes 60 --out bench/results/soak.json
+	$(BIN)/python docs/figures.py
 
 # What a fresh install gives: run after changing dependencies, then test.
 lock: .venv/ready
