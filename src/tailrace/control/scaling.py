@@ -44,6 +44,9 @@ SPLITS = 60
 CONTENT = 12
 """Control steps for which a cluster that had no more executors to give is not asked again."""
 
+COMING_MS = 10_000.0
+"""How long executors take to come, about."""
+
 SETTLED = 1_000_000
 """Control steps since a move of which nothing is left to see."""
 
@@ -169,7 +172,7 @@ class Scaling:
         move = replace(move, size=load.limits.within(move.size))
         if load.moving or move.size == size:
             return None
-        return self._decision(seen, sized, move, reading)
+        return self._decision(seen, sized, move, reading, _next_ms(seen, recent))
 
     def _settle_for(self, plan: Plan, refusal: Refusal, until_us: float) -> Decision:
         """Want what there is, since the cluster gives no more, or takes none back."""
@@ -251,15 +254,24 @@ class Scaling:
         )
 
     def _decision(
-        self, seen: Observation, sized: SizedBatches, move: Move, reading: Reading
+        self,
+        seen: Observation,
+        sized: SizedBatches,
+        move: Move,
+        reading: Reading,
+        next_ms: float,
     ) -> Decision:
         """A move as a decision: fewer executors have fewer partitions at once, more when there.
+
+        Unless the next batch, of ``next_ms``, will not be over when they come: Spark gives tasks to
+        whoever is free, so that it has one for each of them from the start.
 
         What it should bring about is what batching then makes of the new number. Fewer executors
         leave less of the bound to batching, and so do more while they start: batches get shorter
         together with either.
         """
-        plan = self.fitted(replace(seen.plan, executors=move.size), seen.slots)
+        slots = seen.slots if next_ms < COMING_MS else move.size * self.limits.cores
+        plan = self.fitted(replace(seen.plan, executors=move.size), slots)
         batches = batching.decide(replace(seen, plan=plan, model=sized.on(move.size)))
         meanwhile = batches
         if move.size * self.limits.cores > seen.slots:
@@ -280,6 +292,12 @@ def _fewest(load: Load) -> int | None:
     sizes = range(1, load.limits.most + 1)
     kept = (n for n in sizes if load.model.latency_ms(n, load.rate_per_s) <= load.bound_ms)
     return next(kept, None)
+
+
+def _next_ms(seen: Observation, recent: Sequence[BatchMeasure]) -> float:
+    """How long the next batch would take on what is there, with all records that wait by now."""
+    waiting = seen.rate_per_s * (recent[-1].duration_ms + recent[-1].left_ms) / 1e3
+    return seen.model.duration_ms(min(waiting, seen.most_records or math.inf))
 
 
 def _held_up_ms(recent: Sequence[BatchMeasure], since_us: float) -> float:

@@ -75,8 +75,9 @@ class Plant:
     ``poll_ms``.
 
     ``slots`` is how many tasks run at once, unless the plan speaks of executors: then there are as
-    many as it wants, of ``cores`` each, new ones ``start_ms`` after they are wanted. Until then
-    the engine is slower by a factor ``starting``, where they start on machines that it shares.
+    many as it wants, of ``cores`` each, new ones ``start_ms`` after they are wanted; they take
+    tasks of a batch that runs already, if it has some to give. Until then the engine is slower by a
+    factor ``starting``, where they start on machines that it shares.
     """
 
     planning_ms: float
@@ -157,11 +158,13 @@ def simulate(
         end = int(np.searchsorted(trace.due_us, cut_us, side="right"))
         end = min(end, first + (plant.most_records or end))
         engine = _slowed(plant, plant.cold[len(batches)] if len(batches) < len(plant.cold) else 1.0)
+        joining = (0, 0.0)
         if plan.executors is not None:
             size = fleet.ready(plan.executors, cut_us, plant.start_ms)
+            joining = (plan.executors - size) * plant.cores, (fleet.from_us - cut_us) / 1e3
             slower = plant.starting if plan.executors > size else 1.0
             engine = _slowed(replace(engine, slots=size * plant.cores), slower)
-        run = _Batch(graph, engine, trace, plan, np.arange(first, end), rng)
+        run = _Batch(graph, engine, trace, plan, np.arange(first, end), rng, joining)
         batch = run.measure(len(batches), cut_us)
         if plan.executors is not None:  # it is told of those that came while it ran
             size = fleet.ready(plan.executors, batch.ended_us, plant.start_ms)
@@ -214,7 +217,10 @@ def _first_cut_us(cut_us: int, due_us: int, interval_ms: float, poll_ms: float) 
 
 @dataclass(slots=True)
 class _Batch:
-    """One batch on its way through the plant. Times in ms since its tasks were submitted."""
+    """One batch on its way through the plant. Times in ms since its tasks were submitted.
+
+    ``joining`` are slots that come while it runs, and how long after its cut.
+    """
 
     graph: Graph
     plant: Plant
@@ -222,6 +228,7 @@ class _Batch:
     plan: Plan
     records: Indices
     rng: np.random.Generator
+    joining: tuple[int, float] = (0, 0.0)
     left: dict[str, Indices] = field(default_factory=dict)
     steps: dict[str, StepMeasure] = field(default_factory=dict)
     read_ms: list[tuple[float, int]] = field(default_factory=list)
@@ -276,7 +283,9 @@ class _Batch:
             records, partition = work.records_out, work.partition_out
             self.left[name] = records
         times = _StageTimes.of(stage, self.plant, counts, passed)
-        starts_ms, end_ms = schedule(times.task_ms, self.plant.slots)
+        more, cut_ms = self.joining
+        joined_ms = max(0.0, (cut_ms - self.plant.planning_ms * slow - start_ms) / slow)
+        starts_ms, end_ms = schedule(times.task_ms, self.plant.slots, max(0, more), joined_ms)
         if inputs[0].origin == SOURCE:
             mean_ms = float(starts_ms @ counts) / max(1, int(counts.sum()))
             self.read_ms.append((start_ms + mean_ms * slow, int(counts.sum())))

@@ -60,7 +60,7 @@ class SizedBatches:
         if rate_per_s <= 0:
             return 0.0
         floor_ms = self.on(size).floor_ms(rate_per_s, self.every_ms, self.quantile)
-        return self.fixed_ms + self.ratio * floor_ms
+        return max(0.0, self.fixed_ms + self.ratio * floor_ms)
 
     def utilisation(self, size: int, rate_per_s: float) -> float:
         """The share of time that the records would take on so many executors."""

@@ -61,13 +61,19 @@ def stages_of(graph: Graph, plan: Plan, slots: int, source_partitions: int) -> l
     return stages
 
 
-def schedule(task_ms: Floats, slots: int) -> tuple[Floats, float]:
-    """When each task starts, taken in order by the slot that is free first, and the last end."""
+def schedule(
+    task_ms: Floats, slots: int, joining: int = 0, joined_ms: float = 0.0
+) -> tuple[Floats, float]:
+    """When each task starts, taken in order by the slot that is free first, and the last end.
+
+    So many slots more are free from ``joined_ms`` on.
+    """
     if len(task_ms) <= slots:
         return np.zeros(len(task_ms)), float(task_ms.max())
-    free = [0.0] * slots
+    free = [0.0] * slots + [joined_ms] * joining
+    heapq.heapify(free)
     starts_ms = np.zeros(len(task_ms))
     for number, duration_ms in enumerate(task_ms):
         starts_ms[number] = heapq.heappop(free)
         heapq.heappush(free, starts_ms[number] + float(duration_ms))
-    return starts_ms, max(free)
+    return starts_ms, float((starts_ms + task_ms).max())

@@ -174,7 +174,8 @@ class Predictive:
         )
         if settling(load):
             return replace(wait(load), grade=self.grade)
-        if self._steps <= WARM_UP_STEPS:
+        overload = load.model.utilisation(load.size, load.rate_per_s) > 1
+        if self._steps <= WARM_UP_STEPS and not overload:
             watched = stay(load, f"The first {WARM_UP_STEPS} steps are only watched.")
             return replace(watched, grade=self.grade)
         view = self._view(load, forecast)
