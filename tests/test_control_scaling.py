@@ -97,7 +97,7 @@ def run(
     plant: Plant = PLANT,
     limits: Limits = MOST,
     mode: Mode = Mode.ENFORCE,
-    goal: Constraint = GOAL,
+    goals: tuple[Constraint, ...] = (GOAL,),
     arrivals: Literal["even", "poisson"] = "even",
     seed: int = 1,
     made: type[Run] = Run,
@@ -106,7 +106,7 @@ def run(
     scaling = Scaling(FLOW, scaler_of(scaler), limits)
     controller = BatchController(
         FLOW,
-        (goal,),
+        goals,
         plan,
         origin_us=0,
         mode=mode,
@@ -185,7 +185,7 @@ def test_batches_back_to_back_hold_nothing_up_unless_records_come_faster_than_th
         plant = replace(PLANT, most_records=most_records)
         load = Burst(120, rate_per_s, 20, 40, 120)
         tight = Constraint(200.0)  # nothing here keeps it: batches are as short as can be
-        run(watching, load, plant=plant, limits=Limits(1, 1), goal=tight)
+        run(watching, load, plant=plant, limits=Limits(1, 1), goals=(tight,))
         seen[rate_per_s, most_records] = {load.at_us / 1e6: load.blocked for load in watching.seen}
     assert max(seen[120, None].values()) < 0.1
     assert max(blocked for at_s, blocked in seen[250, None].items() if at_s < 60) > 0.2
@@ -239,6 +239,26 @@ def test_a_backlog_that_is_worked_off_is_no_reason_to_go_to_and_fro(seed: int) -
     assert all(after == before - 1 for _, before, after in later)
     assert all(b[0] - a[0] > 5 for a, b in pairwise(later))
     assert result.sizes()[-1] >= 3
+
+
+@pytest.mark.parametrize("scaler", ["predictive", "reactive"])
+def test_every_bound_from_the_source_is_kept_and_none_of_a_step_moves_executors(
+    scaler: str,
+) -> None:
+    """The mean alone asks for fewer executors than the tail does; and a step's own time, which
+    missed its bound on any number of them, had all asked for.
+    """
+    mean, tail = Constraint(1_000.0), Constraint(700.0, quantile=0.99)
+    of_step = Constraint(20.0, path=("test",))  # it takes hundreds of records at a time
+    load = Constant(300, "150 s")
+    alone = run(scaler, load, limits=Limits(1, 8))
+    several = run(scaler, load, limits=Limits(1, 8), goals=(mean, tail))
+    assert several.sizes()[-1] > alone.sizes()[-1]
+    last = [v for v in several.controller.log.verdicts if v.start_us > 100e6]
+    assert sum(v.fulfilled for v in last) / len(last) > 0.9
+    beside = run(scaler, load, limits=Limits(1, 8), goals=(mean, of_step))
+    assert not any(v.fulfilled for v in beside.controller.log.verdicts if v.constraint == of_step)
+    assert beside.moves() == alone.moves()
 
 
 @pytest.mark.parametrize("scaler", ["predictive", "reactive"])

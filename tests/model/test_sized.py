@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.model.microbatch import BatchModel
-from tailrace.model.sized import ENOUGH, SizedBatches, overheads_ms, shared_by, unshared_ms
+from tailrace.model.sized import (
+    ENOUGH,
+    SizedBatches,
+    Strictest,
+    overheads_ms,
+    shared_by,
+    unshared_ms,
+)
 
 slots = st.integers(1, 64)
 
@@ -65,3 +72,15 @@ def test_measurements_that_stray_do_not_tell_what_a_task_costs() -> None:
     assert overheads_ms([*steady, (3, 900.0)]) == (100.0, 0.0), "one alone says nothing"
     assert overheads_ms([*steady, *[(3, 110.0)] * 3, (3, 900.0)])[1] == 10.0
     assert overheads_ms([(3, 100.0)] * 7 + [(4, 60.0)] * 7) == (60.0, 0.0), "never less than none"
+
+
+@given(st.integers(1, 16), st.floats(1, 3_000), st.floats(100, 5_000), st.floats(100, 5_000))
+def test_several_constraints_are_kept_as_one_exactly_if_each_is(
+    size: int, rate: float, mean_ms: float, tail_ms: float
+) -> None:
+    mean = SizedBatches(100.0, 5.0, 5_000.0)
+    tail = SizedBatches(100.0, 5.0, 5_000.0, quantile=0.99, fixed_ms=20.0)
+    both = Strictest(((mean, mean_ms), (tail, tail_ms)), mean_ms)
+    each = mean.latency_ms(size, rate) / mean_ms, tail.latency_ms(size, rate) / tail_ms
+    assert both.latency_ms(size, rate) / mean_ms == pytest.approx(max(each))
+    assert both.utilisation(size, rate) == mean.utilisation(size, rate)

@@ -16,7 +16,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
-from tailrace.model.sized import SizedBatches, overheads_ms, shared_by, unshared_ms
+from tailrace.model.sized import (
+    SizedBatches,
+    Strictest,
+    overheads_ms,
+    shared_by,
+    unshared_ms,
+)
 from tailrace.policy import batching
 from tailrace.policy.batching import trusted_ratio
 from tailrace.policy.decision import Decision
@@ -24,7 +30,7 @@ from tailrace.policy.scaling.predictive import Predictive
 from tailrace.policy.scaling.sizing import Limits, Load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from tailrace.flow import Graph
     from tailrace.plan import Plan
@@ -157,9 +163,10 @@ class Scaling:
             refusal, self.refused = self.refused, None
             content_us = now_us + CONTENT * interval.every_ms * 1e3
             return self._settle_for(seen.plan, refusal, content_us)
-        reading = _tightest(seen.readings)
-        if reading is None:
+        readings = [r for r in seen.readings if r.constraint.from_source and r.value_ms is not None]
+        if not readings:
             return None
+        reading = max(readings, key=lambda r: (r.value_ms or 0.0) / r.constraint.bound_ms)
         if not self._scaled:  # then steps have the partitions that records come in, and no more
             self._widest = max((s.partitions for s in seen.steps.values()), default=None)
         since_move = min(SETTLED, (now_us - self.moved_us) // (interval.every_ms * 1e3))
@@ -167,6 +174,8 @@ class Scaling:
         load = self._load(
             seen, reading, interval, recent, now_us=now_us, sized=sized, since_move=int(since_move)
         )
+        if len(readings) > 1:
+            load = replace(load, model=_strictest(sized, reading, readings))
         self.needed = _fewest(load)
         move = self.scaler.decide(load)
         move = replace(move, size=load.limits.within(move.size))
@@ -334,7 +343,11 @@ def _back_to_back_ms(seen: Observation, reading: Reading, ran_ms: float) -> floa
     return reading.value_ms * floor_ms / now_ms if 0 < now_ms < math.inf else reading.value_ms
 
 
-def _tightest(readings: Iterable[Reading]) -> Reading | None:
-    """The constraint that is nearest to being broken, or furthest beyond it."""
-    measured = [r for r in readings if r.value_ms is not None]
-    return max(measured, key=lambda r: (r.value_ms or 0.0) / r.constraint.bound_ms, default=None)
+def _strictest(sized: SizedBatches, tightest: Reading, readings: Sequence[Reading]) -> Strictest:
+    """The model of all constraints: another may be the tightest on another size."""
+    constraints = []
+    for reading in readings:
+        goal, fixed_ms = reading.constraint, reading.fixed_ms
+        model = replace(sized, every_ms=goal.every_ms, quantile=goal.quantile, fixed_ms=fixed_ms)
+        constraints.append((model, goal.bound_ms))
+    return Strictest(tuple(constraints), tightest.constraint.bound_ms)

@@ -67,6 +67,27 @@ class SizedBatches:
         return self.on(size).utilisation(rate_per_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Strictest:
+    """Several constraints as one: on any size and at any rate, that which uses most of its bound.
+
+    Each is a model and a bound; latencies are told as if all of them had the bound ``bound_ms``.
+    """
+
+    constraints: tuple[tuple[SizedBatches, float], ...]
+    bound_ms: float
+
+    def latency_ms(self, size: int, rate_per_s: float) -> float:
+        """The largest share of a bound, times the common one."""
+        each = ((model.latency_ms(size, rate_per_s), ms) for model, ms in self.constraints)
+        return max(latency_ms * (self.bound_ms / ms) for latency_ms, ms in each)
+
+    def utilisation(self, size: int, rate_per_s: float) -> float:
+        """The share of time that the records would take, whatever is to be kept."""
+        model, _ = self.constraints[0]
+        return model.utilisation(size, rate_per_s)
+
+
 def shared_by(slots: int, widest: int | None) -> int:
     """How many tasks share the records: one a slot, as far as there may be so many."""
     return slots if widest is None else min(slots, widest)
