@@ -2,7 +2,7 @@
 
 Usage: elastic.py MOVES SEED. Two flows share a session, one with state and one without. The number
 of executors changes at random, by the flows' own loop, and now and then one is killed. Prints what
-came of it as JSON.
+came of it as JSON, and ends with 1 if anything was lost or counted twice, or a move not made.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -114,6 +115,7 @@ def main(moves: int, seed: int) -> dict[str, Any]:
     kills: list[int] = []
     plain, stateful = sinks.memory(), sinks.memory()
     how: dict[str, Any] = {"interval": "1 s", "warm_up": 0, "start_interval": "300 ms"}
+    sizes: list[int] = []
     classes = str(archive.ensure())
     with Cluster(workers=1, cores=MOST, memory="512 MiB") as cluster:
         spark = session(
@@ -126,7 +128,7 @@ def main(moves: int, seed: int) -> dict[str, Any]:
         runs: list[Run] = [
             Flow("seen", load, seen, plain, executors=(1, MOST), scaler=scaler, **how)
             .keep(mean="2 s")
-            .start(spark),
+            .start(spark, on_measure=lambda batch: sizes.append(batch.slots)),
             Flow("counted", load, counted, stateful, **how).keep(mean="2 s").start(spark),
         ]
         try:
@@ -138,6 +140,7 @@ def main(moves: int, seed: int) -> dict[str, Any]:
                     victim = kill_one(chance)
                     kills += [] if victim is None else [victim]
                 assert not any(run.wait(0) for run in runs), "a flow has ended by itself"
+            until(lambda: sizes[-1] == runs[0].controller.plan.executors, "the last move")
             for sink in (plain, stateful):
                 batches = len(sink.batches)
                 until(lambda b=batches, s=sink: len(s.batches) > b + 2, "batches after the last")
@@ -149,6 +152,8 @@ def main(moves: int, seed: int) -> dict[str, Any]:
     return {
         "archived": classes in mapped,
         "moves": scaler.made,
+        "sizes": [size for size, _ in groupby(sizes)],
+        "refused": sum("were asked for" in d["reason"] for d in reports[0]["decisions"]),
         "kills": len(kills),
         "seen": dict(Counter(Counter(row["seq"] for row in plain.rows()).values())),
         "seen_all": sorted(row["seq"] for row in plain.rows()) == list(range(len(plain.rows()))),
@@ -164,5 +169,35 @@ def main(moves: int, seed: int) -> dict[str, Any]:
     }
 
 
+def _unmade(moves: list[int], sizes: list[int]) -> int:
+    """How many of the moves are not among the sizes, one after the other."""
+    unmade = 0
+    for size in moves:
+        if size in sizes:
+            sizes = sizes[sizes.index(size) + 1 :]
+        else:
+            unmade += 1
+    return unmade
+
+
+def wrong(came: dict[str, Any], moves: int) -> list[str]:
+    """What should not have come of so many moves and kills."""
+    checks = {
+        "an executor did not start from the archive of classes": came["archived"],
+        "moves or kills are missing": len(came["moves"]) + came["kills"] == moves,
+        "no executor was killed": came["kills"] == moves // 4,
+        "a move was not made": _unmade(came["moves"], came["sizes"]) <= came["refused"],
+        "a record was passed on twice": came["seen"].keys() == {"1"},
+        "a record is missing": came["seen_all"],
+        "a count was reached twice": came["counted"].keys() == {"1"},
+        "a count was left out": came["counted_all"],
+        "a record was not counted": came["counted_records"],
+    }
+    return [what for what, fine in checks.items() if not fine]
+
+
 if __name__ == "__main__":
-    print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]))))
+    asked = int(sys.argv[1])
+    outcome = json.dumps(main(asked, int(sys.argv[2])))
+    print(outcome)
+    sys.exit("; ".join(wrong(json.loads(outcome), asked)) or 0)
