@@ -194,6 +194,22 @@ def test_batches_back_to_back_hold_nothing_up_unless_records_come_faster_than_th
     assert list(limited.values())[-1] < 0.1
 
 
+def test_throughput_is_that_of_batches_on_the_present_size() -> None:
+    """Under an overload batches are long: one that began on fewer executors says nothing of more.
+
+    SPL took the throughput of two executors for that of three, and never tried three again.
+    """
+    watching = Scripted([3])
+    plant = replace(PLANT, most_records=1_000)
+    result = run(watching, Constant(700, "60 s"), plant=plant, limits=Limits(2, 8))
+    moved_us = next(batch.ended_us for batch in result.batches if batch.slots == 3)
+    known = [load for load in watching.seen if load.size == 3 and load.done_per_s]
+    assert all(load.at_us >= moved_us + 1_000 * 5e3 / 3 for load in known)
+    assert min(load.done_per_s for load in known) > 450
+    before = [load.done_per_s for load in watching.seen if load.size == 2 and load.done_per_s]
+    assert max(before) < 400
+
+
 def test_a_scaler_knows_what_a_limited_source_holds_back_and_how_fast_it_came() -> None:
     """All that batches of 300 show is the age of their records: what they hold is what they can."""
     watching, rate = Scripted([]), Burst(120, 400, 20, 30, 120)

@@ -235,11 +235,12 @@ class Scaling:
         goal, busy_ms = reading.constraint, sized.busy_ms
         since_us = now_us - interval.every_ms * 1e3
         ended = [batch for batch in recent if batch.ended_us > since_us]
+        ran = [batch for batch in ended if batch.planned_us >= self.moved_us]  # on this size
         behind_ms = 0.0
         if ended:
             last = ended[-1]
             behind_ms = max(0.0, last.duration_ms - last.plan.interval_ms) + last.left_ms
-        whole_ms = math.fsum(max(b.duration_ms, b.plan.interval_ms) for b in ended)
+        whole_ms = math.fsum(max(b.duration_ms, b.plan.interval_ms) for b in ran)
         return Load(
             at_us=now_us,
             step_ms=interval.every_ms,
@@ -247,7 +248,7 @@ class Scaling:
             limits=replace(self.limits, most=self._ceiling),
             bound_ms=goal.bound_ms,
             rate_per_s=seen.rate_per_s,
-            done_per_s=1e3 * sum(b.records for b in ended) / whole_ms if whole_ms else 0.0,
+            done_per_s=1e3 * sum(b.records for b in ran) / whole_ms if whole_ms else 0.0,
             service_ms=busy_ms / self.limits.cores,
             busy=min(1.0, busy_ms * seen.rate_per_s / 1e3 / seen.slots),
             latency_ms=_back_to_back_ms(seen, reading, interval.last_batch.plan.interval_ms)
@@ -255,7 +256,7 @@ class Scaling:
             else None,
             backlog=seen.rate_per_s * behind_ms / 1e3,
             model=sized,
-            blocked=_held_up_ms(recent, since_us) / whole_ms if whole_ms else 0.0,
+            blocked=_held_up_ms(recent, since_us, self.moved_us) / whole_ms if whole_ms else 0.0,
             steps=self._steps,
             wanted=seen.plan.executors,
             since_move=since_move,
@@ -309,8 +310,8 @@ def _next_ms(seen: Observation, recent: Sequence[BatchMeasure]) -> float:
     return seen.model.duration_ms(min(waiting, seen.most_records or math.inf))
 
 
-def _held_up_ms(recent: Sequence[BatchMeasure], since_us: float) -> float:
-    """For how long the batches that ended since then held records up.
+def _held_up_ms(recent: Sequence[BatchMeasure], since_us: float, moved_us: float) -> float:
+    """For how long the batches that ended since then, and began after a move, held records up.
 
     A batch is due to last as long as its records took to come, from the cut before it to its own:
     whoever runs batches back to back is idle at no time, and yet keeps up. What it lasts longer,
@@ -319,7 +320,7 @@ def _held_up_ms(recent: Sequence[BatchMeasure], since_us: float) -> float:
     """
     held_up_ms, longer_ms = 0.0, 0.0
     for before, batch in pairwise(recent):
-        if batch.ended_us <= since_us:
+        if batch.ended_us <= since_us or batch.planned_us < moved_us:
             continue
         if batch.left_ms:
             held_up_ms += batch.duration_ms
