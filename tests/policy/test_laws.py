@@ -155,9 +155,62 @@ def test_a_switching_cost_buys_accuracy_with_cores(every_second: dict[str, Saso]
     """Promise 21: violations(h=1) <= violations(NoSw) and cores(h=1) >= cores(NoSw)."""
     still, restless = every_second["h=1"], every_second["NoSw"]
     assert still.violations <= restless.violations
+    assert restless.violations > 0, "or nothing is compared"
     assert still.core_seconds >= restless.core_seconds
     sizes = [every_second[name].mean_size for name in ("h=1", "h=2", "h=3", "NoSw")]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_switching_cost_makes_moves_rare_and_small(every_second: dict[str, Saso]) -> None:
+    """De Matteis 2016, results 1 and 4: better stability, worse settling, which is amplitude there.
+
+    Nearly every move on a walk is by one unit: the amplitude is 1.04 without a switching cost, and
+    1.000, 1.000 and 1.003 with it, too close to tell horizons apart. ``settling_s`` says nothing on
+    a walk: it ends with the last move before the next change, so whoever moves seldom is soon done.
+    """
+    restless = every_second["NoSw"]
+    for name in ("h=1", "h=2", "h=3"):
+        assert every_second[name].reconfigurations < restless.reconfigurations
+        assert every_second[name].amplitude - 1 < (restless.amplitude - 1) / 5
+
+
+def test_after_a_sudden_fall_a_switching_cost_makes_it_settle_later() -> None:
+    """De Matteis 2016, result 4: the load falls once, from the top of its band to the bottom.
+
+    Counted are the steps until the size is within one unit of where it then stays: 1 in every run
+    without a switching cost, which gives all back at once, and 2 to 5 with it. On a rise it is no
+    slower, as there the bound leaves no choice.
+    """
+    plant = ElasticPlant(service_ms=0.415, start_ms=0.0, noise=0.05)
+    fall = np.repeat([HIGH, LOW], 30) / 25
+    for seed in range(WALKS):
+        runs = compare(OURS, plant, fall, LIMITS, bound_ms=1.5, step_ms=1_000.0, seed=seed, size=10)
+        settled = {}
+        for name, run in runs.items():
+            after = np.array([step.size for step in run.steps[30:]])
+            settled[name] = int(np.argmax(after <= np.median(after[-10:]) + 1))
+        assert settled.pop("NoSw") == 1
+        assert min(settled.values()) >= 2
+
+
+def test_a_horizon_of_two_is_the_best_compromise(every_second: dict[str, Saso]) -> None:
+    """De Matteis 2016, table 7.9: with h = 2 nothing is worst.
+
+    Of each strategy its worst figure is taken, after every figure was scaled from 0 for the best of
+    the four to 1 for the worst: moves (stability), violations (accuracy), mean size (overshoot, as
+    the thesis measures it) and core-seconds (cost). It is 0.51 for h = 2 and 1 for the others: NoSw
+    moves most, h = 1 holds and costs most, h = 3 is late most often. On 200 walks it is 0.73 and 1.
+    The worst and not the sum, since a compromise is to have no bad side; and whether h = 1 or h = 2
+    has the least sum depends on whether what is held is counted once or twice. Settling is left
+    out: by amplitude h = 1 and h = 2 are the worst, by 0.003 units, which scaling would make a 1.
+    """
+    found = [every_second[name] for name in OURS]
+    table = np.array(
+        [(f.reconfigurations, f.violations, f.mean_size, f.core_seconds) for f in found]
+    )
+    scaled = (table - table.min(axis=0)) / np.ptp(table, axis=0)
+    worst = dict(zip(OURS, scaled.max(axis=1), strict=True))
+    assert worst.pop("h=2") < 0.75 * min(worst.values())
 
 
 def test_fewer_moves_and_fewer_violations_than_the_rules_every_second(
@@ -188,6 +241,7 @@ def test_a_goal_of_throughput_moves_less_than_the_rules_and_keeps_up_as_well() -
     for rival in ("Th-Rule", "SPL"):
         assert found["Th-Node"].reconfigurations < found[rival].reconfigurations
         assert found["Th-Node"].violations <= found[rival].violations
+        assert found[rival].violations > 0, "or nothing is compared"
 
 
 def test_far_less_than_the_peak_is_used_for_a_few_more_violations(
