@@ -182,6 +182,15 @@ ZERO = "must be above zero"
         ("tr.Flow('f', load, str, tr.sinks.memory(), mode='force')", "mode='force' is not known"),
         ("tr.Flow('f', load, str, tr.sinks.memory(), interval='0 s')", ZERO),
         ("tr.Flow('f', load, str, tr.sinks.memory(), warm_up='-1 s')", NONE),
+        (
+            "tr.Flow('f', load, str, tr.sinks.memory(), executors=(4, 2))",
+            "From 4 to 2 executors is not a range: give (least, most)",
+        ),
+        ("tr.Flow('f', load, str, tr.sinks.memory(), executors=(0, 2))", "is not a range"),
+        (
+            "tr.Flow('f', load, str, tr.sinks.memory(), executors=(1, 2), scaler='best')",
+            "There is no scaler 'best': choose predictive, reactive",
+        ),
     ],
 )
 def test_a_declaration_that_cannot_mean_anything_is_refused_with_its_reason(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pytest
 
-from tailrace.control import BatchController, Mode
+from tailrace.control import BatchController, Mode, batches
 from tailrace.control.scaling import Refusal, Scaling
 from tailrace.errors import InputError
 from tailrace.flow import Graph, Step, Stream, graph
@@ -20,6 +20,7 @@ from tailrace.goals import Constraint
 from tailrace.load import Burst, Constant, Staircase, generate
 from tailrace.model.simulator import Plant, StepCost, simulate
 from tailrace.plan import first_plan
+from tailrace.policy.decision import Decision
 from tailrace.policy.scaling.calibration import Strategy
 from tailrace.policy.scaling.choice import scaler_of
 from tailrace.policy.scaling.costs import Grade
@@ -30,6 +31,7 @@ from tailrace.policy.scaling.sizing import Limits, Load, Move
 if TYPE_CHECKING:
     from tailrace.load import RateProfile
     from tailrace.plan import Plan
+    from tailrace.policy.decision import Observation
     from tailrace.policy.scaling.sizing import Scaler
     from tailrace.profile.batch import BatchMeasure
 
@@ -305,6 +307,55 @@ def test_a_move_under_way_is_never_overtaken() -> None:
             assert not later or later[0] >= first
     still = [load for load in scaler.seen if not load.moving]
     assert [load.since_move for load in still[1:3]] == [0, 0]  # after 1 to 3, and 3 to 8
+
+
+@dataclass
+class Chaining:
+    """Stands in for the policy of chains: cuts them when it is told to, and notes when asked."""
+
+    cut_from_us: float
+    now_us: int = 0
+    asked_us: list[int] = field(default_factory=list)
+
+    def __call__(self, seen: Observation) -> Decision:
+        self.asked_us.append(self.now_us)
+        apart = (("test",), ("again",))
+        plan = replace(seen.plan, chains=apart) if self.now_us >= self.cut_from_us else seen.plan
+        return Decision("chaining", plan, "as told")
+
+
+def test_chains_come_before_executors_and_wait_while_those_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Batching first, chaining next, executors last, and nothing dear beside something dear."""
+    again = Step("again", "x int")
+    streams = (Stream("source", "test"), Stream("test", "again"), Stream("again", "sink"))
+    flow = graph((WAITS, again), streams)
+    chaining, scaler = Chaining(cut_from_us=30e6), Scripted([4, 4, 4, 4, 4, 4, 2])
+    monkeypatch.setattr(batches, "POLICIES", (batches.POLICIES[0], chaining))
+    plan = replace(first_plan(flow, 300.0, 1), executors=1)
+    scaling = Scaling(flow, scaler, MOST)
+    controller = BatchController(flow, (GOAL,), plan, origin_us=0, scaling=scaling)
+
+    class Clocked(Run):
+        def on_batch(self, batch: BatchMeasure, /) -> Plan:
+            chaining.now_us = batch.ended_us
+            return super().on_batch(batch)
+
+    result = Clocked(controller)
+    plant = replace(PLANT, steps={"test": StepCost(5.0), "again": StepCost(0.1)})
+    trace = generate(Constant(100, "90 s"), arrivals="even", seed=1)
+    simulate(flow, plant, trace, result, np.random.default_rng(1))
+    decisions = controller.log.decisions
+    (cut,) = [r for r in decisions if r.policy == "chaining"]
+    assert cut.before.chains == (("test", "again"),)
+    assert not [r for r in decisions if r.policy == "scaling" and r.at_us == cut.at_us]
+    moves = [r for r in decisions if r.policy == "scaling"]
+    assert [(r.before.executors, r.after.executors) for r in moves] == [(1, 4), (4, 2)]
+    came_us = next(batch.ended_us for batch in result.batches if batch.slots == 4)
+    assert came_us > moves[0].at_us + 7e6
+    assert not [at for at in chaining.asked_us if moves[0].at_us < at < came_us]
+    assert len([at for at in chaining.asked_us if at >= came_us]) > 10
 
 
 def test_a_scaler_sees_every_control_step_once_and_a_rise_within_one() -> None:
