@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -159,6 +160,39 @@ def test_batches_never_last_so_long_that_a_limited_source_holds_records_back(
     assert len(changed) <= 1
     *_, last = result.controller.log.decisions
     assert last.reason.startswith(f"The source gives a batch at most {most:,} records, so at ")
+
+
+@dataclass
+class Late(Run):
+    """A run of a flow whose records are so old when they reach its source."""
+
+    late_ms: float = 0.0
+
+    def on_batch(self, batch: BatchMeasure, /) -> Plan:
+        ages_ms, age_ms = batch.ages_ms.shifted(self.late_ms), batch.age_ms.shifted(self.late_ms)
+        return super().on_batch(replace(batch, ages_ms=ages_ms, age_ms=age_ms))
+
+
+@pytest.mark.parametrize(("late_ms", "bound_ms"), [(3_000, 5_000), (3_000, 1_000)])
+def test_records_that_are_late_already_leave_the_flow_the_rest_of_a_bound(
+    late_ms: float, bound_ms: float
+) -> None:
+    """Of a bound that they have used up before, as much as if they had come in time."""
+    goal, plan = Constraint(bound_ms), first_plan(FLOW, 0.0, PLANT.slots)
+    result = Late(BatchController(FLOW, (goal,), plan, origin_us=0), late_ms=late_ms)
+    trace = generate(Constant(400, 150), seed=1)
+    simulate(FLOW, PLANT, trace, result, np.random.default_rng(1))
+    settled = [v.value_ms for v in result.verdicts(goal, 150)][12:]
+    added_ms, rest_ms = np.mean(settled) - late_ms, bound_ms - min(late_ms, bound_ms)
+    assert 0.6 * (rest_ms or bound_ms) < added_ms < (rest_ms or bound_ms)
+    assert result.controller.plan.interval_ms > 500
+    if rest_ms:
+        assert result.alarms == []
+        assert max(settled) <= bound_ms
+    else:
+        (_, said), *_ = result.alarms
+        assert said.element == "source"
+        assert re.match(r"Records are (2\.9.|3) s old when they reach the source", said.reason)
 
 
 def test_the_very_first_batch_may_end_an_interval() -> None:

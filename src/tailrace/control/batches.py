@@ -219,7 +219,8 @@ class BatchController(Controller[Interval, Intervals]):
         predicted = self.model.latency_ms(ran_ms, rate, self.interval_ms, None)
         settled = not self._moving and not self._settling(interval.start_us)
         if 0 < predicted < math.inf and settled:
-            self._ratios.append(interval.latency_ms.mean / predicted)
+            in_flow_ms = max(0.0, interval.latency_ms.mean - self._leftovers.late_ms)
+            self._ratios.append(in_flow_ms / predicted)
         batches, cpu_ms = batching.saving(self.model, rate, ran_ms, interval.every_ms)
         saved = self.log.saving
         self.log.saving = Saving(saved.batches + batches, saved.cpu_ms + cpu_ms)
@@ -376,9 +377,15 @@ class BatchController(Controller[Interval, Intervals]):
             unsettled=self._wanted > self._slots or self._settling(interval.start_us),
             most_records=self._leftovers.most_records,
             behind=self._behind,
+            late_ms=self._leftovers.late_ms,
         )
 
     def _reading(self, constraint: Constraint) -> Reading:
+        """What a constraint measured, and how much of that no plan can change.
+
+        Where records are older than its bound when they reach the source nothing keeps it, and
+        nothing is spent on that: what the flow itself adds is then held against the bound.
+        """
         latest = self._latest.get(constraint)
         if latest is None:
             return Reading(constraint, None, 0.0)
@@ -387,7 +394,10 @@ class BatchController(Controller[Interval, Intervals]):
         if path[0] != SOURCE:
             return Reading(constraint, verdict.value_ms, verdict.value_ms)
         along = interval.value_ms(replace(constraint, quantile=None), path)
-        return Reading(constraint, verdict.value_ms, along - interval.latency_ms.mean)
+        fixed_ms, late_ms = along - interval.latency_ms.mean, self._leftovers.late_ms
+        if late_ms < constraint.bound_ms:
+            return Reading(constraint, verdict.value_ms, fixed_ms + late_ms)
+        return Reading(constraint, max(0.0, verdict.value_ms - late_ms), fixed_ms)
 
 
 def _longer(point: BatchPoint, per_record_ms: float) -> BatchPoint:

@@ -100,6 +100,8 @@ class Observation:
     """What the source was seen to give a batch at most; None where it gives all there is."""
     behind: bool = False
     """Whether it holds records back now."""
+    late_ms: float = 0.0
+    """How old records are when they reach it."""
 
 
 @dataclass(frozen=True, slots=True)

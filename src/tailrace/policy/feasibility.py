@@ -52,6 +52,8 @@ def _from_source(observation: Observation, reading: Reading) -> Impossible | Non
     model = _within_reach(observation)
     ratio = trusted_ratio(observation)
     best_ms = reading.fixed_ms + ratio * model.floor_ms(rate, goal.every_ms, goal.quantile)
+    if observation.late_ms >= goal.bound_ms:
+        return _late(observation, reading, observation.late_ms + best_ms)
     through = _through_per_s(observation, model)
     if through < rate and model.utilisation(rate) < 1:
         return _held_back(observation, reading, through)
@@ -61,6 +63,19 @@ def _from_source(observation: Observation, reading: Reading) -> Impossible | Non
     if highest == 0 or model.utilisation(rate) < 0.5:
         return _batch_too_dear(reading, model, best_ms, highest)
     return _work_too_much(observation, reading, model, best_ms, highest)
+
+
+def _late(observation: Observation, reading: Reading, best_ms: float) -> Impossible:
+    goal, late = reading.constraint, show_duration(observation.late_ms)
+    reason = (
+        f"Records are {late} old when they reach the source, so that no plan keeps the "
+        f"{goal.statistic} within {show_duration(goal.bound_ms)}."
+    )
+    remedy = (
+        f"Have them sent sooner, or loosen the bound to at least {show_duration(best_ms)}; if "
+        "arrived=... names a time before they were sent, name another column."
+    )
+    return Impossible(goal, SOURCE, best_ms, reason, remedy)
 
 
 def _through_per_s(observation: Observation, model: BatchModel) -> float:

@@ -36,7 +36,8 @@ class Leftovers:
         """What the source gives a batch at most: as it was told, or as was seen."""
         self._told = most_records
         self._before: BatchMeasure | None = None
-        self._late_ms = 0.0
+        self.late_ms = 0.0
+        """How old records are when they reach the source."""
         self._old, self._largest = 0, 0
 
     def __call__(self, batch: BatchMeasure) -> BatchMeasure:
@@ -62,8 +63,8 @@ class Leftovers:
         came_ms = (batch.planned_us - before.planned_us) / 1e3
         waited_ms = (batch.planned_us - batch.arrived_us) / 1e3
         older_ms = max(0.0, waited_ms - came_ms / 2)
-        self._late_ms = min(self._late_ms, older_ms)
-        if waited_ms <= came_ms + self._late_ms:
+        self.late_ms = min(self.late_ms, older_ms)
+        if waited_ms <= came_ms + self.late_ms:
             self._old, self._largest = 0, 0
             if waited_ms > came_ms:  # late, and so were those that were taken for held back
                 self.most_records = self._told
@@ -72,11 +73,11 @@ class Leftovers:
         self._old = self._old + 1 if alike else 1
         self._largest = max(self._largest, batch.records)
         if batch.records < FULL * (self._told or self._largest):
-            self._late_ms = older_ms
+            self.late_ms = older_ms
             self._old, self._largest = 0, 0
             return 0.0
         if self._told is None and self._old < IN_A_ROW:
             return 0.0
         passed_ms = (batch.arrived_us - before.arrived_us) / 1e3
         share = batch.records / (before.records + batch.records)
-        return max(0.0, waited_ms - self._late_ms - passed_ms * share)
+        return max(0.0, waited_ms - self.late_ms - passed_ms * share)
