@@ -136,7 +136,7 @@ class Run:
         """A plan as it was given, with the partitions that keyed steps have, or else begin with."""
         usual = first_plan(self._graph, 0.0, self._slots(self._job.spark)).partitions
         keyed = {s.name: usual[s.name] for s in self._graph.steps if s.keyed_by}
-        return replace(plan, partitions=keyed | dict(plan.partitions) | self._fixed())
+        return replace(plan, partitions=keyed | self._fixed() | dict(plan.partitions))
 
     def _first_interval_ms(self) -> float:
         flow = self.flow
