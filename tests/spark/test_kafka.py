@@ -13,6 +13,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.spark import kafka
+from tailrace.spark.sources import most_records
 from tailrace.spark.step import step
 
 from .flows import Running, observed
@@ -146,6 +147,16 @@ def test_a_source_gives_text_and_where_and_when_a_record_came(
         "offset": "bigint",
         "timestamp": "timestamp",
     }
+
+
+@needs_spark
+def test_what_a_topic_gives_a_batch_at_most_is_known(
+    spark: SparkSession, broker: Broker, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    limit = {"maxOffsetsPerTrigger": "500"}
+    limited = kafka.source(broker.servers, topics[0], options=limit).open(spark, tmp_path)
+    assert most_records(limited.frame) == 500
+    assert most_records(opened(spark, broker, topics[0], tmp_path)) is None
 
 
 @needs_spark
