@@ -111,14 +111,17 @@ class MicroBatch(Backend):
         """Nothing is held beside the query."""
 
     def _look(self) -> bool:
-        plan, compiled = self.controller.plan, self._compiled
+        plan = self.controller.plan
         others = self._fleet is not None and self._steer(self._fleet, plan)
         if self._fleet is not None and self._rests():
             with self._controlling:
                 self.controller.on_silence(now_us(), self._slots)
-        return compiled is not None and (
-            others or plan.chains != compiled.chains or plan.partitions != compiled.partitions
-        )
+        return self._compiled is not None and (others or self._outdated(plan))
+
+    def _outdated(self, plan: Plan) -> bool:
+        """Whether a plan needs another query than the one that was compiled."""
+        compiled = self._compiled or plan
+        return (plan.chains, plan.partitions) != (compiled.chains, compiled.partitions)
 
     def _steer(self, fleet: Fleet, plan: Plan) -> bool:
         """Have the executors that the plan wants; whether some are to go between two batches."""
@@ -275,6 +278,8 @@ class MicroBatch(Backend):
             plan = self.controller.on_batch(measure)
         if self._pacer is not None:
             self._pacer.setInterval(float(plan.interval_ms))
+            if self._outdated(plan):
+                self._pacer.hold()  # the next batch is one of the query to come
         if self.on_measure is not None:
             self.on_measure(measure)
         with self._wake:
