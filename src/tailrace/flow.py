@@ -28,7 +28,8 @@ class Step:
 
     ``scale`` bounds its own number of partitions; without it, it follows what flows into it. A
     step that is ``keyed_by`` columns keeps state for every key, and has partitions of its own; one
-    that is ``timed`` does something as time passes, without a record.
+    that is ``timed`` does something as time passes, without a record. ``formerly`` is the name
+    under which checkpoints of earlier versions of the pipeline have its state.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Step:
     on_error: OnError = OnError.FAIL
     keyed_by: tuple[str, ...] = ()
     timed: bool = False
+    formerly: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse names and numbers that cannot work."""

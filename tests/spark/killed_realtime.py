@@ -22,8 +22,8 @@ from tailrace.errors import TailraceError
 from tailrace.load import Trace
 from tailrace.plan import Backend, Plan, first_plan
 from tailrace.spark import realtime, selftest, sinks
+from tailrace.spark.batchlog import BatchLog
 from tailrace.spark.flow import Flow
-from tailrace.spark.letters import last_committed
 from tailrace.spark.settings import session
 from tailrace.spark.sources import replay
 from tailrace.spark.step import keyed_step, step
@@ -107,7 +107,7 @@ def main(directory: Path, life: int) -> None:
         threading.Thread(target=hear, daemon=True).start()
         for number in range(1_000):
             name = f"{life}.{number}"
-            committed = last_committed(directory / "flow" / "checkpoint")
+            committed = BatchLog(directory / "flow" / "checkpoint").committed
             _say(directory, {"starts": name, "committed": committed})
             try:
                 attempt(directory, name, spark, ending)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psutil
 import pytest
 
-from tailrace.spark.letters import last_committed
+from tailrace.spark.batchlog import BatchLog
 from tailrace.state.store import Store
 
 from .support import even_trace, until
@@ -87,7 +87,7 @@ class Place:
         return not failed or started[-1]["starts"] != failed[-1]["failed"]
 
     def committed(self) -> int:
-        return last_committed(self.checkpoint)
+        return BatchLog(self.checkpoint).committed
 
     def written(self) -> int:
         """The newest batch whose state is written, which is just before the batch ends."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.spark import sinks
-from tailrace.spark.letters import SCHEMA, Letter, Letters, last_committed, put_aside
+from tailrace.spark.letters import SCHEMA, Letter, Letters, put_aside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,16 +117,6 @@ def test_without_a_directory_there_are_no_letters(tmp_path: Path) -> None:
     publish(Letters(tmp_path / "none", committed=5), tables, 5)
     assert tables.written == []
     assert held(tmp_path) == []
-
-
-def test_the_last_committed_batch_is_the_highest_number_in_the_log(tmp_path: Path) -> None:
-    assert last_committed(tmp_path) == -1
-    log = tmp_path / "commits"
-    log.mkdir()
-    assert last_committed(tmp_path) == -1
-    for name in ("0", "9", "10", ".11.crc", "12.tmp", ".13.tmp"):
-        (log / name).touch()
-    assert last_committed(tmp_path) == 10
 
 
 @pytest.mark.spark

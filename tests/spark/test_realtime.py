@@ -15,7 +15,7 @@ from tailrace.control import LiveController
 from tailrace.errors import EnvironmentUnfit, InputError, StepFailed
 from tailrace.profile.live import Stretch
 from tailrace.spark import sinks
-from tailrace.spark.letters import last_committed
+from tailrace.spark.batchlog import BatchLog
 from tailrace.spark.settings import EXTENSION
 from tailrace.spark.sources import replay
 from tailrace.spark.step import step
@@ -115,7 +115,7 @@ def test_the_latency_is_measured_while_a_batch_runs_and_its_parts_add_up(
         history = running.run.controller.log.history
         until(lambda: len(history) >= 2, "two intervals, though the batch has not ended")
         checkpoint = running.run._directory / "checkpoint"
-        assert last_committed(checkpoint) == -1
+        assert BatchLog(checkpoint).committed == -1
         until(lambda: sum(record.records for record in history) >= 1000, "most of the records")
         report = running.run.stop()
     assert report.data["records"] == 1500

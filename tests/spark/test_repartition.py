@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.spark import sinks
-from tailrace.spark.letters import last_committed
+from tailrace.spark.batchlog import BatchLog
 from tailrace.spark.repartition import PARTITIONS, PROVIDER, ROCKSDB, SPARKS, repartition
 from tailrace.spark.sources import replay
 from tailrace.spark.step import keyed_step
@@ -132,7 +132,7 @@ def test_what_was_ended_half_way_is_finished_before_anything_else(
 
 def begin_to_spread(log: Path, partitions: int) -> None:
     """Leave what Spark leaves if it is killed when it has just begun to spread its state."""
-    last = last_committed(log)
+    last = BatchLog(log).committed
     version, metadata, *offsets = (log / "offsets" / str(last)).read_text("utf-8").splitlines()
     settings = json.loads(metadata)
     settings["conf"][PARTITIONS] = str(partitions)
@@ -148,7 +148,7 @@ def test_behind_a_batch_that_did_not_end_nothing_is_spread(
     flow = flow_of(both, memory, tmp_path / "flow")
     run_both(spark, flow, memory, 2, until_records=200)
     log = tmp_path / "flow" / "checkpoint"
-    last = last_committed(log)
+    last = BatchLog(log).committed
     assert last > 0
     (log / "commits" / str(last)).unlink()
     with pytest.raises(InputError, match=f"middle of batch {last}, .*: start the flow once, stop"):
@@ -160,7 +160,7 @@ def test_the_state_of_a_flow_that_runs_is_left_alone(spark: SparkSession, tmp_pa
     checkpoint = tmp_path / "flow"
     flow = flow_of(counting, sinks.memory(), checkpoint)
     with Running(spark, flow, plan=plan_on("microbatch", None, {"count": 2})) as running:
-        until(lambda: last_committed(checkpoint / "checkpoint") >= 0, "a batch")
+        until(lambda: BatchLog(checkpoint / "checkpoint").committed >= 0, "a batch")
         with pytest.raises(
             EnvironmentUnfit, match=r"is in use by process .*: stop what runs there"
         ):

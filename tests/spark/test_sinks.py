@@ -7,14 +7,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
-from tailrace.errors import FlowFailed, InputError
+from tailrace.errors import EnvironmentUnfit, FlowFailed, InputError
 from tailrace.spark import sinks
+from tailrace.spark.batchlog import BatchLog
 from tailrace.spark.flow import Flow
 from tailrace.spark.step import step
 
 from .support import by_value, even_trace, until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +39,16 @@ def prepared(spark: SparkSession, path: Path, identity: str = "one") -> sinks.Pa
     sink = sinks.parquet(path)
     sink.prepare(spark, identity)
     return sink
+
+
+def logged(directory: Path, offsets: list[str]) -> BatchLog:
+    """The log of a checkpoint that has committed batches with these offsets."""
+    for log in ("offsets", "commits"):
+        (directory / log).mkdir(parents=True, exist_ok=True)
+    for batch, offset in enumerate(offsets):
+        (directory / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offset}")
+        (directory / "commits" / str(batch)).write_text("v1\n{}")
+    return BatchLog(directory)
 
 
 def test_a_parquet_batch_is_invisible_until_it_is_published(
@@ -63,9 +75,11 @@ def test_a_parquet_batch_that_comes_again_is_neither_computed_nor_written(
 def test_a_batch_left_half_written_is_written_anew(
     spark: SparkSession, frame: DataFrame, tmp_path: Path
 ) -> None:
-    prepared(spark, tmp_path / "out").write(frame, 0)
-    staged = tmp_path / "out/_staging"
+    first = prepared(spark, tmp_path / "out")
+    first.write(frame, 0)
+    staged = tmp_path / "out/_staging-one"
     assert staged.exists()
+    first.release()
     resumed = prepared(spark, tmp_path / "out")
     assert not staged.exists()
     resumed.write(frame.limit(3), 0)()
@@ -99,7 +113,9 @@ def test_a_file_and_a_directory_of_something_else_are_refused(
     (tmp_path / "full/notes.txt").write_text("mine")
     with pytest.raises(InputError, match="is not empty and was not written by this checkpoint"):
         prepared(spark, tmp_path / "full")
-    prepared(spark, tmp_path / "out").write(frame, 0)()
+    ours = prepared(spark, tmp_path / "out")
+    ours.write(frame, 0)()
+    ours.release()
     with pytest.raises(InputError, match="is not empty and was not written by this checkpoint"):
         prepared(spark, tmp_path / "out", "another")
     assert file.read_text() == "mine"
@@ -107,20 +123,143 @@ def test_a_file_and_a_directory_of_something_else_are_refused(
     assert pq.read_table(tmp_path / "out/batch=0").num_rows == 30
 
 
-def test_a_directory_to_which_nothing_was_published_is_free(
+def test_a_directory_that_a_flow_runs_on_is_refused_to_another_though_nothing_is_in_it(
     spark: SparkSession, frame: DataFrame, tmp_path: Path
 ) -> None:
-    prepared(spark, tmp_path / "out").write(frame, 0)
-    prepared(spark, tmp_path / "out", "another").write(frame, 0)()
+    first = prepared(spark, tmp_path / "out")
+    with pytest.raises(EnvironmentUnfit, match=r"The output .*/out is in use by process"):
+        prepared(spark, tmp_path / "out", "another")
+    first.write(frame, 0)()
+    assert pq.read_table(tmp_path / "out/batch=0").num_rows == 30
+
+
+def test_a_directory_to_which_nothing_was_published_is_free_when_its_run_is_over(
+    spark: SparkSession, frame: DataFrame, tmp_path: Path
+) -> None:
+    first = prepared(spark, tmp_path / "out")
+    first.write(frame, 0)
+    first.release()
+    other = prepared(spark, tmp_path / "out", "another")
+    other.write(frame, 0)()
+    other.release()
     with pytest.raises(InputError, match="is not empty"):
         prepared(spark, tmp_path / "out", "one")
+
+
+def test_where_no_lock_can_be_had_the_mark_of_another_checkpoint_is_enough_to_refuse(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    at = (tmp_path / "out").as_uri()
+    sinks.parquet(at).prepare(spark, "one")
+    with pytest.raises(InputError, match="belongs to another checkpoint, which may be running"):
+        sinks.parquet(at).prepare(spark, "another")
+    sinks.parquet(at).prepare(spark, "one")
+
+
+@pytest.mark.parametrize("address", [str, lambda path: path.as_uri()], ids=["path", "uri"])
+def test_a_flow_whose_output_was_taken_over_publishes_nothing_more(
+    spark: SparkSession, frame: DataFrame, tmp_path: Path, address: Callable[[Path], str]
+) -> None:
+    sink = sinks.parquet(address(tmp_path / "out"))
+    sink.prepare(spark, "one")
+    sink.write(frame, 0)()
+    (tmp_path / "out/_tailrace-one").unlink()
+    publish = sink.write(frame, 1)
+    with pytest.raises(FlowFailed, match="no longer belongs to this checkpoint: another flow took"):
+        publish()
+    assert published(tmp_path / "out") == ["batch=0"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "uri", "memory"])
+def test_a_batch_of_one_id_and_another_range_or_identity_is_refused_and_never_skipped(
+    spark: SparkSession, frame: DataFrame, tmp_path: Path, kind: str
+) -> None:
+    place = tmp_path / "out"
+    makers = {
+        "parquet": lambda: sinks.parquet(place),
+        "uri": lambda: sinks.parquet(place.as_uri()),
+        "memory": sinks.memory,
+    }
+    sink = makers[kind]()
+    log = logged(tmp_path / "log", ["a", "b"])
+    sink.prepare(spark, "one")
+    sink.follow(log, complete=True, after_restore=False)
+    sink.write(frame, 0)()
+    sink.write(frame, 1)()
+    assert sink.holds(1)
+    assert sink.follow(log, complete=True, after_restore=False) == ()
+    logged(tmp_path / "log", ["a", "c"])
+    for ask in (sink.holds, lambda batch: sink.write(frame, batch)):
+        with pytest.raises(InputError, match="holds a batch 1 of other records than"):
+            ask(1)
+    with pytest.raises(InputError, match=r"so the checkpoint went back.*--after-restore"):
+        sink.follow(log, complete=True, after_restore=False)
+    assert sink.published() == [0, 1]
+
+
+def test_what_a_checkpoint_that_went_back_does_not_know_is_set_aside_when_that_is_asked_for(
+    spark: SparkSession, frame: DataFrame, tmp_path: Path
+) -> None:
+    sink = prepared(spark, tmp_path / "out")
+    log = logged(tmp_path / "log", ["a", "b", "c", "d"])
+    sink.follow(log, complete=True, after_restore=False)
+    for batch in range(4):
+        sink.write(frame.where(f"n = {batch}"), batch)()
+    (tmp_path / "log/offsets/3").unlink()
+    (tmp_path / "log/offsets/2").unlink()
+    (tmp_path / "log/commits/2").unlink()  # that of 3 outlived its offsets
+    with pytest.raises(InputError, match="has lost the offsets of batch 3, which it committed"):
+        log.check()
+    log.forget_commits()
+    assert (log.begun, log.committed) == (1, 1)
+    (said,) = sink.follow(log, complete=True, after_restore=True)
+    assert "batches 2 to 3, unknown to the checkpoint, set aside" in said
+    assert published(tmp_path / "out") == ["batch=0", "batch=1"]
+    logged(tmp_path / "log", ["a", "b", "x"])
+    sink.write(frame.where("n > 20"), 2)()
+    assert sorted(row.n for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [
+        0,
+        1,
+        *range(21, 30),
+    ]
+    assert pq.read_table(tmp_path / "out/_superseded-2").num_rows == 1
+
+
+def test_an_output_that_lacks_batches_which_were_committed_is_refused(
+    spark: SparkSession, frame: DataFrame, tmp_path: Path
+) -> None:
+    sink = prepared(spark, tmp_path / "out")
+    log = logged(tmp_path / "log", ["a", "b", "c"])
+    sink.follow(log, complete=True, after_restore=False)
+    sink.write(frame, 0)()
+    with pytest.raises(InputError, match="lacks batches 1 to 2, which the checkpoint has commit"):
+        sink.follow(log, complete=True, after_restore=False)
+    assert sink.follow(log, complete=False, after_restore=False) == ()
+    (said,) = sink.follow(log, complete=True, after_restore=True)
+    assert "lacks batches 1 to 2" in said
+
+
+def test_a_batch_published_before_labels_were_kept_is_trusted_where_it_was_committed(
+    spark: SparkSession, frame: DataFrame, tmp_path: Path
+) -> None:
+    sink = prepared(spark, tmp_path / "out")
+    log = logged(tmp_path / "log", ["a", "b"])
+    sink.follow(log, complete=True, after_restore=False)
+    sink.write(frame, 0)()
+    sink.write(frame, 1)()
+    for label in (tmp_path / "out").glob("batch=*/_batch.json"):
+        label.unlink()
+    assert sink.follow(log, complete=True, after_restore=False) == ()
+    (tmp_path / "log/commits/1").unlink()
+    with pytest.raises(InputError, match="holds a batch 1 of other records"):
+        sink.follow(log, complete=True, after_restore=False)
 
 
 def test_a_batch_that_cannot_be_published_says_so(
     spark: SparkSession, frame: DataFrame, tmp_path: Path
 ) -> None:
     publish = prepared(spark, tmp_path / "out").write(frame, 0)
-    (tmp_path / "out/_staging").rename(tmp_path / "gone")
+    (tmp_path / "out/_staging-one").rename(tmp_path / "gone")
     with pytest.raises(FlowFailed, match=r"batch=0 could not be published: check that the output"):
         publish()
 
@@ -141,6 +280,22 @@ def test_memory_keeps_each_batch_once_and_in_order(frame: DataFrame) -> None:
     memory.write(frame.where("n = 1"), 0)()
     memory.write(frame.where("n = 2"), 1)()
     assert memory.rows() == [{"n": 1, "text": "t1"}, {"n": 2, "text": "t2"}]
+
+
+def test_memory_begins_empty_with_another_checkpoint_and_is_of_one_run_at_a_time(
+    spark: SparkSession, frame: DataFrame
+) -> None:
+    memory = sinks.memory()
+    memory.prepare(spark, "one")
+    memory.write(frame.where("n = 1"), 0)()
+    with pytest.raises(InputError, match="cannot share one memory sink"):
+        memory.prepare(spark, "another")
+    memory.release()
+    memory.prepare(spark, "one")
+    assert memory.rows() == [{"n": 1, "text": "t1"}]
+    memory.release()
+    memory.prepare(spark, "another")
+    assert memory.rows() == []
 
 
 def test_the_console_shows_the_first_rows_when_published(

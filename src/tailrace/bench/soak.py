@@ -38,9 +38,9 @@ from tailrace.bench.machine import described
 from tailrace.errors import FlowFailed, InputError, TailraceError
 from tailrace.profile.histogram import LogHistogram
 from tailrace.spark import sinks
+from tailrace.spark.batchlog import BatchLog
 from tailrace.spark.flow import Flow
 from tailrace.spark.interrupt import ctrl_c
-from tailrace.spark.letters import last_committed
 from tailrace.spark.settings import session
 from tailrace.spark.step import keyed_step, state_place, step
 from tailrace.state.store import Store
@@ -283,7 +283,7 @@ def _counts(records: DataFrame) -> DataFrame:
 def _read(flow: Path) -> int:
     """How many records Spark's log calls read."""
     log = flow / "checkpoint"
-    entry = (log / "offsets" / str(last_committed(log))).read_text(encoding="utf-8")
+    entry = (log / "offsets" / str(BatchLog(log).committed)).read_text(encoding="utf-8")
     return sum(json.loads(entry.splitlines()[-1])["next"])
 
 
@@ -292,7 +292,7 @@ def _counted(flow: Path) -> int:
     total = 0
     for partition in range(PARTITIONS):
         store = Store(state_place(flow / "state", STEP) / str(partition))
-        store.open(last_committed(flow / "checkpoint"))
+        store.open(BatchLog(flow / "checkpoint").committed)
         total += sum(state["n"] for state in store.values.values())
     return total
 

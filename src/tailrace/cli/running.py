@@ -45,6 +45,12 @@ def run(
     ] = None,
     master: Master = None,
     conf: Conf = None,
+    after_restore: Annotated[
+        bool,
+        typer.Option(
+            help="The checkpoint went back: set aside newer batches of the output, compute again."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a flow from a file, show it live, and report."""
@@ -60,7 +66,14 @@ def run(
         for file in (profile, log):
             if file is not None:
                 directory(file.parent)
-        report = running.run(flow, seconds, plain=plain, master=master, settings=settings)
+        report = running.run(
+            flow,
+            seconds,
+            plain=plain,
+            master=master,
+            settings=settings,
+            after_restore=after_restore,
+        )
     if profile is not None:
         _save_profile(report.profile, profile)
     if log is not None:

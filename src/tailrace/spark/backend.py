@@ -15,8 +15,6 @@ from pyspark.errors import PySparkException
 
 from tailrace.errors import EnvironmentUnfit, FlowFailed
 from tailrace.spark.failures import explained
-from tailrace.spark.step import state_place
-from tailrace.state.partitions import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
     from tailrace.control import Controller
     from tailrace.errors import TailraceError
-    from tailrace.plan import Plan
     from tailrace.spark.sinks import Sink
     from tailrace.spark.trace import Pipeline
 
@@ -96,7 +93,6 @@ class Backend(ABC):
     def start(self) -> None:
         """Start the query; it runs in the background from here on."""
         try:
-            self._prepare_state(self._controller.plan)
             self._start_query()
             self._thread.start()
         except BaseException as error:
@@ -184,12 +180,6 @@ class Backend(ABC):
     @property
     def _state(self) -> Path:
         return self.job.directory / "state"
-
-    def _prepare_state(self, plan: Plan) -> None:
-        """Fix the partitions of keyed steps, or refuse others than they had."""
-        for step in self._controller.graph.steps:
-            if step.keyed_by:
-                prepare(state_place(self._state, step.name), plan.partitions[step.name])
 
     def _paced(self, query: Any, interval_ms: float) -> JavaObject:
         """Take over the trigger of a query that is in its first batch."""

@@ -154,21 +154,34 @@ class Flow:
         plan: Callable[[Graph], Plan] | None = None,
         measured: bool = True,
         on_measure: Callable[[BatchMeasure], None] | None = None,
+        after_restore: bool = False,
     ) -> Run:
         """Start the flow and return at once.
 
         ``plan`` makes another plan to begin with; ``measured=False`` runs without measuring, and
-        so without control; ``on_measure`` is told of every finished batch.
-        """
-        return Run(self, spark or session(), plan, measured, on_measure)
+        so without control; ``on_measure`` is called with every finished batch.
 
-    def run(self, seconds: float | None = None, spark: SparkSession | None = None) -> Report:
-        """Run for so many seconds, or until interrupted, and report.
+        With ``after_restore`` the flow goes on from a checkpoint that went back, as when an older
+        copy was put in place: batches in its output that the checkpoint does not know are set
+        aside, and their records are read and computed again. Without it such a start is refused.
+        """
+        return Run(
+            self, spark or session(), plan, measured, on_measure, after_restore=after_restore
+        )
+
+    def run(
+        self,
+        seconds: float | None = None,
+        spark: SparkSession | None = None,
+        *,
+        after_restore: bool = False,
+    ) -> Report:
+        """Run for a number of seconds, or until interrupted, and report.
 
         Ctrl-C ends the run as the time does: the batch at hand is finished, the checkpoint can be
-        resumed, the report is made.
+        resumed, the report is made. ``after_restore`` is as for ``start``.
         """
-        run = self.start(spark)
+        run = self.start(spark, after_restore=after_restore)
         with ctrl_c() as asked_to_end:
             for _ in run.looks(seconds, asked_to_end):
                 pass

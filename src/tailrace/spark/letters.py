@@ -69,10 +69,3 @@ class Letters:
 
 def _batch(place: Path) -> int:
     return int(place.name.split("-")[0])
-
-
-def last_committed(checkpoint: Path) -> int:
-    """The last batch that Spark's log calls committed; -1 if there is none."""
-    commits = checkpoint / "commits"
-    names = (place.name for place in commits.iterdir()) if commits.is_dir() else ()
-    return max((int(name) for name in names if name.isdigit()), default=-1)

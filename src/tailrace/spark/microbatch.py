@@ -31,9 +31,9 @@ from tailrace.profile.moments import Moments
 from tailrace.spark import probe
 from tailrace.spark.backend import Backend, Job, now_us
 from tailrace.spark.letters import SCHEMA
-from tailrace.spark.sinks import Call
+from tailrace.spark.sinks import Call, OnceSink, compute
 from tailrace.spark.step import Compilation
-from tailrace.spark.trace import outputs_of, splits
+from tailrace.spark.trace import keeps_state, outputs_of, splits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tailrace.plan import Plan
     from tailrace.spark.executors import Executors
     from tailrace.spark.meter import Meters
-    from tailrace.spark.sinks import Sink
+    from tailrace.spark.sinks import Publish, Sink
 
 FIRST_TRIGGER = "10 milliseconds"
 """How often the query looks for its first records, before the pacer takes over."""
@@ -99,6 +99,7 @@ class MicroBatch(Backend):
         self._meters = probe.meters(context)
         self._probe = probe.ArrivalProbe(context, job.arrived)
         self._by_batch = len(job.sinks) > 1 or splits(controller.graph)
+        self._keeps_state = keeps_state(controller.graph)
         self._fleet = fleet
         self._slots = context.defaultParallelism
         self._compiled: Plan | None = None
@@ -207,7 +208,7 @@ class MicroBatch(Backend):
         outputs = self._shared_outputs(frame, shared) if self._by_batch else {}
         times.submitted_us = now_us()
         publish = [
-            sink.write(self._computed(outputs.get(name, frame), sink, shared), batch_id)
+            self._write(outputs.get(name, frame), sink, batch_id, shared)
             for name, sink in self.job.sinks.items()
         ]
         times.computed_us = now_us()
@@ -242,17 +243,22 @@ class MicroBatch(Backend):
 
         return self._outputs(keep(frame, SOURCE), keep)
 
-    def _computed(self, frame: DataFrame, sink: Sink, shared: list[DataFrame]) -> DataFrame:
-        """The frame for a sink; one that keyed steps are part of is computed, and that once.
+    def _write(
+        self, frame: DataFrame, sink: Sink, batch_id: int, shared: list[DataFrame]
+    ) -> Publish:
+        """Let a sink compute and keep the batch; where state is part of it, it is computed anyway.
 
-        What a user's function does with a batch is its own business, but state must be written.
+        A sink that has the batch already does not compute it again, and what a user's function
+        does with one is its own business. But keyed steps write their state as they are computed,
+        and Spark fails a batch in which its own operators have not.
         """
         keyed = any(step.keyed_by for step in self.controller.graph.steps)
-        if not keyed or not isinstance(sink, Call):
-            return frame
-        shared.append(frame.persist())
-        frame.write.format("noop").mode("overwrite").save()
-        return frame
+        if self._keeps_state and isinstance(sink, OnceSink) and sink.holds(batch_id):
+            compute(frame)
+        elif keyed and isinstance(sink, Call):
+            shared.append(frame.persist())
+            compute(frame)
+        return sink.write(frame, batch_id)
 
     def _dead_letters(self, meters: Meters, batch_id: int) -> list[Callable[[], None]]:
         letters = [

@@ -19,9 +19,10 @@ from tailrace.goals import is_sink
 from tailrace.plan import FLUSH_MS, chain_name
 from tailrace.policy.realtime import SHORTEST_BATCH_MS
 from tailrace.spark.backend import Backend, Job, now_us
+from tailrace.spark.batchlog import BatchLog
 from tailrace.spark.beacon import Beacon
 from tailrace.spark.chain import TAG
-from tailrace.spark.letters import Letters, last_committed
+from tailrace.spark.letters import Letters
 from tailrace.spark.live import Ear, seen
 from tailrace.spark.probe import arrived_us
 from tailrace.spark.settings import EXTENSION, conf_of
@@ -72,7 +73,7 @@ class RealTime(Backend):
         self._lifetimes: dict[str, float] = {}
         self._timed = {step.name for step in controller.graph.steps if step.timed}
         self._ear = Ear(job.spark.sparkContext, controller.hear, job.directory / "letters")
-        committed = last_committed(job.directory / "checkpoint")
+        committed = BatchLog(job.directory / "checkpoint").committed
         self._letters = Letters(job.directory / "letters", committed)
         self._published = -1
 
@@ -134,7 +135,7 @@ class RealTime(Backend):
         """Publish the dead letters of batches that have been committed since the last time."""
         if self.job.dead_letters is None:
             return
-        committed = last_committed(self.job.directory / "checkpoint")
+        committed = BatchLog(self.job.directory / "checkpoint").committed
         if committed > self._published:
             self._letters.publish(self.job.spark, self.job.dead_letters, committed)
             self._published = committed

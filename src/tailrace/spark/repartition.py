@@ -7,7 +7,6 @@ Spark's operators by its checkpoint manager (since Spark 4.2), which makes a bat
 
 from __future__ import annotations
 
-import json
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -17,9 +16,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tailrace.errors import EnvironmentUnfit, InputError
-from tailrace.model.keys.murmur import partition_of
+from tailrace.spark.batchlog import BatchLog
+from tailrace.spark.checkpoint import places
 from tailrace.spark.failures import explained
-from tailrace.spark.letters import last_committed
 from tailrace.spark.sources import open_source
 from tailrace.spark.step import state_place
 from tailrace.spark.trace import key_types_of
@@ -28,7 +27,7 @@ from tailrace.state.partitions import partitions_of
 from tailrace.state.respread import respread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
@@ -57,7 +56,7 @@ def repartition(flow: Flow, spark: SparkSession, partitions: int) -> dict[str, i
         )
     if partitions < 1:
         raise InputError(f"State cannot be spread over {partitions} partitions: give at least 1.")
-    if last_committed(flow.checkpoint / "checkpoint") < 0:
+    if BatchLog(flow.checkpoint / "checkpoint").committed < 0:
         raise InputError(
             f"Flow '{flow.name}' has committed no batch in {flow.checkpoint}: run it first."
         )
@@ -71,13 +70,13 @@ def _spread(flow: Flow, directory: Path, spark: SparkSession, partitions: int) -
     Spark makes a batch of its part, though no step sees one. So where it has a part, every step
     gets a version for that batch too, also one that is spread as it should be.
     """
-    log = directory / "checkpoint"
-    version = last_committed(log)
+    log = BatchLog(directory / "checkpoint")
+    version = log.committed
     _check_begun(flow, log, version, partitions)
     theirs = _operators(log, version)
     moving = None if theirs == partitions else theirs
     if moving is not None:
-        _check_provider(_settings(log, version))
+        _check_provider(log.settings(version))
     before: dict[str, int] = {}
     for name, kinds in _key_types(flow, spark).items():
         place = state_place(directory / "state", name)
@@ -86,22 +85,22 @@ def _spread(flow: Flow, directory: Path, spark: SparkSession, partitions: int) -
             continue
         if ours != partitions:
             before[name] = ours
-        spread = partial(_places, partitions=partitions, kinds=kinds)
+        spread = partial(places, partitions=partitions, kinds=kinds)
         respread(place, partitions, version, spread, idle_after=moving is not None)
     if moving is not None:
         before[SPARKS] = moving
-        _repartition_operators(spark, log, partitions)
+        _repartition_operators(spark, log.directory, partitions)
     return before
 
 
-def _check_begun(flow: Flow, log: Path, committed: int, partitions: int) -> None:
+def _check_begun(flow: Flow, log: BatchLog, committed: int, partitions: int) -> None:
     """Refuse a batch that was begun and not committed where Spark would, before anything changes.
 
     Spark does not spread the state of its operators behind such a batch, for the batch could then
     not be run again. One that is of such a spreading itself, known by another number of
     partitions, it takes up again, and does nothing else before that.
     """
-    begun = _last_begun(log)
+    begun = log.begun
     if begun <= committed:
         return
     theirs, wanted = _operators(log, committed), _operators(log, begun)
@@ -118,34 +117,15 @@ def _check_begun(flow: Flow, log: Path, committed: int, partitions: int) -> None
         )
 
 
-def _last_begun(log: Path) -> int:
-    """The last batch that Spark's log has offsets of."""
-    names = (place.name for place in (log / "offsets").iterdir())
-    return max(int(name) for name in names if name.isdigit())
-
-
-def _operators(log: Path, batch: int) -> int | None:
+def _operators(log: BatchLog, batch: int) -> int | None:
     """How many partitions the state of Spark's operators has in a batch; None if it has none."""
-    return int(_settings(log, batch)[PARTITIONS]) if (log / "state").is_dir() else None
-
-
-def _places(keys: Sequence[Any], partitions: int, kinds: tuple[str, ...]) -> list[int]:
-    """Where Spark's exchange sends these keys."""
-    kind = kinds[0] if len(kinds) == 1 else kinds
-    return [int(place) for place in partition_of(keys, partitions, kind)]
+    return int(log.settings(batch)[PARTITIONS]) if (log.directory / "state").is_dir() else None
 
 
 def _key_types(flow: Flow, spark: SparkSession) -> dict[str, tuple[str, ...]]:
     with tempfile.TemporaryDirectory(prefix="tailrace-") as directory:
         opened = open_source(flow.source, flow.arrived, spark, Path(directory))
         return key_types_of(flow.pipeline, opened.frame)
-
-
-def _settings(log: Path, batch: int) -> dict[str, str]:
-    """The settings that the query of a checkpoint goes on with, whatever the session has."""
-    _, metadata, *_ = (log / "offsets" / str(batch)).read_text("utf-8").splitlines()
-    settings: dict[str, str] = json.loads(metadata)["conf"]
-    return settings
 
 
 def _check_provider(settings: Mapping[str, str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,15 +20,16 @@ from tailrace.policy.batching import first_interval_ms
 from tailrace.policy.scaling.choice import scaler_of
 from tailrace.report.data import Report, report_of
 from tailrace.spark.backend import Job, now_us
+from tailrace.spark.checkpoint import Checkpoint, compare
 from tailrace.spark.executors import Executors, in_charge, warmer
 from tailrace.spark.microbatch import Fleet, MicroBatch
 from tailrace.spark.realtime import RealTime, check
 from tailrace.spark.selftest import require_milliseconds
 from tailrace.spark.settings import findings
+from tailrace.spark.sinks.base import OnceSink
 from tailrace.spark.sources import most_records, open_source
-from tailrace.spark.step import state_place
 from tailrace.spark.switch import AUTO, Switch
-from tailrace.spark.trace import functions_of, trace
+from tailrace.spark.trace import functions_of, layouts_of, trace
 from tailrace.spark.usage import Meter
 from tailrace.state.lock import sole_user
 from tailrace.state.partitions import partitions_of
@@ -68,6 +68,8 @@ class Run:
         plan: Callable[[Graph], Plan] | None,
         measured: bool,
         on_measure: Callable[[BatchMeasure], None] | None,
+        *,
+        after_restore: bool = False,
     ) -> None:
         """Open, trace and start everything."""
         self.flow = flow
@@ -84,6 +86,7 @@ class Run:
             graph = trace(flow.pipeline, opened.frame)
             self._check(graph, measured)
             self._notes = tuple(f"{f.what} {f.remedy}" for f in findings(spark))
+            self._notes += self._resume(graph, opened, after_restore)
             if opened.arrived is None:
                 self._notes += (NO_ARRIVALS,)
             self._job = self._job_of(spark, opened, measured)
@@ -96,6 +99,7 @@ class Run:
             self._restarts_ms: list[float] = []
             self._switch = None if plan or flow.backend != AUTO else Switch(self._job, graph, flow)
             start = self._kept(plan(graph)) if plan else self._plan_on(self._first_backend())
+            self._checkpoint.prepare(start.partitions)
             self._launch(start, Log(), self._other_tasks(start))
             self._backend.start()
         except BaseException:
@@ -147,8 +151,8 @@ class Run:
 
     def _fixed(self) -> dict[str, int]:
         """The partitions that the state of keyed steps is spread over already."""
-        places = {s.name: state_place(self._directory / "state", s.name) for s in self._graph.steps}
-        found = {name: partitions_of(place) for name, place in places.items()}
+        names = self._graph.names
+        found = {name: partitions_of(self._checkpoint.state_of(name)) for name in names}
         return {name: partitions for name, partitions in found.items() if partitions}
 
     def _launch(self, plan: Plan, log: Log, other_tasks: int) -> None:
@@ -224,14 +228,22 @@ class Run:
     def _open(self, spark: SparkSession) -> Opened:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._held.enter_context(sole_user(self._directory))
-        identity = self._directory / "identity"
-        if not identity.exists():
-            identity.write_text(uuid.uuid4().hex, encoding="utf-8")
-        named = identity.read_text(encoding="utf-8")
+        self._checkpoint = Checkpoint(self._directory)
         for sink in (*self.flow.sinks.values(), self.flow.dead_letters):
             if sink is not None:
-                sink.prepare(spark, named)
+                sink.prepare(spark, self._checkpoint.identity)
+            if isinstance(sink, OnceSink):
+                self._held.callback(sink.release)
         return open_source(self.flow.source, self.flow.arrived, spark, self._directory)
+
+    def _resume(self, graph: Graph, opened: Opened, after_restore: bool) -> tuple[str, ...]:
+        """Refuse what the checkpoint does not fit; what a report should say of what was changed."""
+        flow = self.flow
+        formerly = {step.name: step.formerly for step in graph.steps if step.formerly}
+        steps = layouts_of(flow.pipeline, opened.frame)
+        told = self._checkpoint.adopt(flow.name, steps, formerly)
+        log = self._checkpoint.log
+        return told + compare(flow.sinks, flow.dead_letters, log, after_restore=after_restore)
 
     def _check(self, graph: Graph, measured: bool) -> None:
         missing = set(graph.sinks) ^ set(self.flow.sinks)

@@ -126,6 +126,7 @@ def run(
     plain: bool = False,
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
+    after_restore: bool = False,
 ) -> Report:
     """Run a flow, shown live where standard error is a terminal.
 
@@ -138,7 +139,8 @@ def run(
         if plain:
             flow.mode = Mode.OBSERVE
         with _naming_the_line():
-            running = flow.start(spark, plan=unchained if plain else None)
+            plan = unchained if plain else None
+            running = flow.start(spark, plan=plan, after_restore=after_restore)
         with ctrl_c() as asked_to_end:
             _watch(running, seconds, asked_to_end)
             return running.stop()

@@ -126,6 +126,7 @@ def keyed_step(
     event: str | None = None,
     lateness: str | float = 0.0,
     limit: str | int = "1 GiB",
+    formerly: str | None = None,
     **options: Unpack[Options],
 ) -> Apply:
     """A step that remembers something of every key.
@@ -150,6 +151,7 @@ def keyed_step(
             are due by the clock.
         lateness: how far behind the newest event another may come.
         limit: what the state of one partition may take, in bytes; more fails the flow.
+        formerly: the name that the step had when the checkpoint was written, if it was renamed.
         **options: see ``Options``.
     """
     columns = (key,) if isinstance(key, str) else tuple(key)
@@ -162,7 +164,7 @@ def keyed_step(
     remembers = Remembers(state, on_timer, event, duration_ms(lateness), size_bytes(limit))
     return replace(
         made,
-        step=replace(made.step, keyed_by=columns, timed=on_timer is not None),
+        step=replace(made.step, keyed_by=columns, timed=on_timer is not None, formerly=formerly),
         remembers=remembers,
     )
 

@@ -18,9 +18,11 @@ from tailrace.errors import TraceError
 from tailrace.flow import Graph, Stream, graph
 from tailrace.goals import SINK, SOURCE
 from tailrace.spark.step import STEP_PREFIX, Compilation
+from tailrace.state.manifest import HASHED, KEYED, Layout
 
 if TYPE_CHECKING:
     from tailrace.flow import Step
+    from tailrace.spark.step import Apply
 
 Pipeline = Callable[[DataFrame], DataFrame | Mapping[str, DataFrame]]
 
@@ -82,6 +84,23 @@ def key_types_of(pipeline: Pipeline, source: DataFrame) -> dict[str, tuple[str, 
     return _compiled(pipeline, source).key_types
 
 
+def layouts_of(pipeline: Pipeline, source: DataFrame) -> dict[str, Layout]:
+    """The steps of a pipeline as a checkpoint sees them."""
+    compilation = _compiled(pipeline, source)
+    return {
+        apply.step.name: _layout(apply, compilation.key_types.get(apply.step.name, ()))
+        for apply in compilation.applied
+    }
+
+
+def _layout(apply: Apply, types: tuple[str, ...]) -> Layout:
+    if apply.remembers is None:
+        return Layout(apply.kind)
+    time = "event time" if apply.remembers.event else "the time of the clock"
+    timers = time if apply.remembers.on_timer else ""
+    return Layout(KEYED, apply.step.keyed_by, types, timers, HASHED)
+
+
 def _compiled(pipeline: Pipeline, source: DataFrame) -> Compilation:
     """What a reading of the pipeline met, every step a chain of its own."""
     compilation = Compilation()
@@ -98,6 +117,12 @@ def splits(graph: Graph) -> bool:
     """
     native = {name for stream in graph.streams for name in stream.native}
     return bool(graph.forks()) and native <= _ROW_BY_ROW
+
+
+def keeps_state(graph: Graph) -> bool:
+    """Whether anything in a pipeline remembers, so that every batch must be computed."""
+    native = {name for stream in graph.streams for name in stream.native}
+    return any(step.keyed_by for step in graph.steps) or not native <= _ROW_BY_ROW
 
 
 def _walk(node: Any, stream: Stream, streams: list[Stream]) -> None:

@@ -1,4 +1,4 @@
-"""Who uses a checkpoint: one run, or whoever spreads its state anew, and nobody beside it.
+"""Who uses a checkpoint or an output: one run, or one repartitioning, and nothing beside it.
 
 The operating system keeps the lock, on a file in the directory, and takes it back when its holder
 ends, however that comes about. So a crash leaves nothing that would have to be removed by hand.
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_FILE = "lock"
-
 
 @contextmanager
-def sole_user(directory: Path) -> Iterator[None]:
-    """Have a checkpoint to oneself; refused while another has it, be it in this very process."""
+def sole_user(directory: Path, what: str = "checkpoint", name: str = "lock") -> Iterator[None]:
+    """Have a directory to oneself; refused while another has it, be it in this very process.
+
+    ``what`` is how to speak of the directory, ``name`` the file in it that bears the lock.
+    """
     with ExitStack() as held:
         try:
             # Not buffered: what a full disk refuses is refused here, and not once more at the end.
-            file = held.enter_context((directory / _FILE).open("ab+", buffering=0))
+            file = held.enter_context((directory / name).open("ab+", buffering=0))
             file.seek(0)
             holder = file.read().decode("utf-8", "replace")
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -36,12 +37,12 @@ def sole_user(directory: Path) -> Iterator[None]:
             file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         except BlockingIOError as error:
             raise EnvironmentUnfit(
-                f"The checkpoint {directory} is in use by {holder or 'another process'}: stop what "
+                f"The {what} {directory} is in use by {holder or 'another process'}: stop what "
                 "runs there first."
             ) from error
         except OSError as error:
             raise EnvironmentUnfit(
-                f"The checkpoint {directory} cannot be locked ({error.strerror}): see to the disk "
+                f"The {what} {directory} cannot be locked ({error.strerror}): see to the disk "
                 "and its rights, or name another directory."
             ) from error
         yield

@@ -46,8 +46,7 @@ def respread(
     if partitions < 1:
         raise InputError(f"State cannot be spread over {partitions} partitions: give at least 1.")
     after = Spread(partitions, before.generation + 1)
-    homes = [before.home(directory) / str(number) for number in range(before.partitions)]
-    stores = [_opened(home, version) for home in homes]
+    stores = opened_stores(directory, version)
     home = after.home(directory)
     shutil.rmtree(home, ignore_errors=True)  # what an earlier attempt left
     shares: list[list[tuple[Key, State]]] = [[] for _ in range(partitions)]
@@ -68,10 +67,23 @@ def respread(
     return sum(map(len, shares))
 
 
-def _opened(home: Path, version: int) -> Store:
-    store = Store(home)
-    store.open(version)
-    return store
+def begin(directory: Path, partitions: int, version: int) -> None:
+    """Let a step begin without state, after a batch that others have state of already."""
+    spread = Spread(partitions)
+    for number in range(partitions):
+        there = spread.home(directory) / str(number)
+        there.mkdir(parents=True, exist_ok=True)
+        _write(there, Link(version, os.urandom(8).hex(), NO_FILE, snapshot=True), (), None)
+    spread.write(directory)
+
+
+def opened_stores(directory: Path, version: int) -> list[Store]:
+    """The state of a step as of the end of a batch, by partition."""
+    spread = spread_of(directory) or Spread(0)
+    stores = [Store(spread.home(directory) / str(number)) for number in range(spread.partitions)]
+    for store in stores:
+        store.open(version)
+    return stores
 
 
 def _earliest(stores: Sequence[Store]) -> int | None:

@@ -1,0 +1,149 @@
+"""Parquet files, every batch exactly once."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tailrace.errors import FlowFailed, InputError
+from tailrace.spark.sinks.base import nothing
+from tailrace.spark.sinks.once import Label, Once
+from tailrace.spark.sinks.place import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tailrace.spark.sinks.base import Publish
+    from tailrace.spark.sinks.place import Place
+
+_BATCH = re.compile(r"batch=(\d+)")
+_LABEL = "_batch.json"
+_MARK = "_tailrace-"
+_OURS = ("_tailrace", "_staging", "_superseded", "._tailrace")
+
+
+class Parquet(Once):
+    """A directory of parquet files, every batch exactly once.
+
+    A batch is written to a hidden directory, together with a label that says what it holds, and
+    becomes visible by one rename, as ``path/batch=<id>``. A batch that is there already is not
+    written again: after a crash the replay of a published batch changes nothing, and one that was
+    not published leaves no trace. One that holds other records under the same id is refused.
+
+    The directory belongs to one checkpoint, by a mark in it, and to one run at a time. Renames are
+    atomic on local disks and on HDFS, not on object stores.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """``path`` is new, empty, or what an earlier run with the same checkpoint wrote."""
+        self.place = str(path)
+        self._files: Place | None = None
+
+    def prepare(self, spark: SparkSession, identity: str) -> None:
+        """Make the directory ours; refuse one that is in use or holds something else."""
+        if identity == self.identity:
+            self.release()  # from a run that is over: two cannot have one checkpoint
+        self._files = files = place_of(self.place, spark)
+        locked = files.claim()
+        try:
+            self.identity, self._log = identity, None
+            if not files.exists(self._mark):
+                self._take_over(files, locked)
+                files.write(self._mark, "")
+            files.remove(self._staging)
+        except BaseException:
+            files.release()
+            raise
+
+    def release(self) -> None:
+        """Let another run have the directory."""
+        if self._files is not None:
+            self._files.release()
+
+    @property
+    def _mark(self) -> str:
+        return f"{_MARK}{self.identity}"
+
+    @property
+    def _staging(self) -> str:
+        return f"_staging-{self.identity}"
+
+    def _take_over(self, files: Place, locked: bool) -> None:
+        """Make a directory ours that nothing was published to, and that no run has now."""
+        held = files.names()
+        marks = {name for name in held if name.startswith(_MARK)}
+        if any(not name.startswith(_OURS) for name in held):
+            raise InputError(
+                f"The output directory {self.place} is not empty and was not written by this "
+                "checkpoint: choose an empty one, or resume with the checkpoint that wrote it."
+            )
+        if marks and not locked:
+            raise InputError(
+                f"The output directory {self.place} belongs to another checkpoint, which may be "
+                f"running: choose another directory, or remove {min(marks)} from it."
+            )
+        for name in held:
+            if name.startswith((_MARK, f".{_MARK}", "_staging")):
+                files.remove(name)
+
+    def published(self) -> list[int]:
+        """The ids of the batches that are published, in order."""
+        found = (_BATCH.fullmatch(name) for name in self._there().names())
+        return sorted(int(match[1]) for match in found if match)
+
+    def has(self, batch_id: int) -> bool:
+        """Whether a batch of this id is published."""
+        return self._there().exists(f"batch={batch_id}")
+
+    def label_of(self, batch_id: int) -> Label | None:
+        """The label of a published batch; None if it bears none."""
+        text = self._there().read(f"batch={batch_id}/{_LABEL}")
+        return None if text is None else Label.read(text)
+
+    def set_aside(self, batch_ids: Iterable[int]) -> None:
+        """Rename batches so that readers pass over them."""
+        files = self._there()
+        taken = files.names()
+        for batch in batch_ids:
+            name, again = f"_superseded-{batch}", 1
+            while name in taken:
+                name, again = f"_superseded-{batch}-{again}", again + 1
+            self._move(files, f"batch={batch}", name)
+
+    def write(self, frame: DataFrame, batch_id: int) -> Publish:
+        """Write the batch where no reader looks, unless it is published already."""
+        files, staged = self._there(), f"{self._staging}/batch={batch_id}"
+        if self.holds(batch_id):
+            return nothing
+        (
+            frame.write.mode("overwrite")
+            .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+            .option("mapreduce.fileoutputcommitter.algorithm.version", "2")
+            .parquet(files.address(staged))
+        )
+        files.write(f"{staged}/{_LABEL}", self.label(batch_id).text())
+        return lambda: self._publish(files, staged, f"batch={batch_id}")
+
+    def _publish(self, files: Place, staged: str, final: str) -> None:
+        if not files.exists(self._mark):
+            raise FlowFailed(
+                f"The output directory {self.place} no longer belongs to this checkpoint: another "
+                "flow took it over, so choose another directory and start again; the batch at hand "
+                "was not published."
+            )
+        self._move(files, staged, final)
+
+    def _move(self, files: Place, origin: str, target: str) -> None:
+        if not files.move(origin, target):
+            raise FlowFailed(
+                f"The batch {files.address(target)} could not be published: check that the output "
+                "directory is writable and that no other run writes to it."
+            )
+
+    def _there(self) -> Place:
+        if self._files is None:
+            raise InputError(f"The output {self.place} was not prepared: run it as a flow's sink.")
+        return self._files

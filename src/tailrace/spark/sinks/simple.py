@@ -1,0 +1,169 @@
+"""Sinks that need no files: functions, the driver's memory, the terminal, and nowhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tailrace.errors import InputError
+from tailrace.spark.sinks.base import compute, nothing
+from tailrace.spark.sinks.once import Label, Once
+from tailrace.spark.step import last_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from tailrace.spark.sinks.base import Publish
+
+
+class Discard:
+    """Computes every record and keeps none: for benchmarks, and for steps with side effects."""
+
+    def prepare(self, spark: SparkSession, identity: str) -> None:
+        """Nothing to get ready."""
+
+    def write(self, frame: DataFrame, batch_id: int) -> Publish:  # noqa: ARG002 - Sink's signature
+        """Run the batch."""
+        compute(frame)
+        return nothing
+
+    def attach(self, frame: DataFrame) -> DataStreamWriter:
+        """Let records go as they come."""
+        return frame.writeStream.format("noop")
+
+
+class Each:
+    """Hands every record to a function, in the worker, as the last step of the flow.
+
+    At least once: records of a batch that is repeated after a crash are handed over again.
+    """
+
+    def __init__(self, function: Callable[[Any], object]) -> None:
+        """``function`` takes a record, readable by attribute."""
+        if not callable(function):
+            raise InputError(f"The sink was given {function!r}, which cannot be called.")
+        self._function = function
+
+    def prepare(self, spark: SparkSession, identity: str) -> None:
+        """Nothing to get ready."""
+
+    def write(self, frame: DataFrame, batch_id: int) -> Publish:  # noqa: ARG002 - Sink's signature
+        """Run the batch, the function at its end."""
+        compute(last_step(self._function)(frame))
+        return nothing
+
+    def attach(self, frame: DataFrame) -> DataStreamWriter:
+        """The function has had every record that comes here: it was compiled as the last step."""
+        return frame.writeStream.format("noop")
+
+    @property
+    def last(self) -> Callable[[DataFrame], DataFrame]:
+        """The step that the sink is, to be compiled with the others."""
+        return last_step(self._function)
+
+
+class Memory(Once):
+    """Keeps results in the driver's memory, each batch once: for tests and small results.
+
+    It holds what one checkpoint made of the input: a run with another one begins empty.
+    """
+
+    place = "in memory"
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.batches: dict[int, pa.Table] = {}
+        self._labels: dict[int, Label] = {}
+        self._in_use = False
+
+    def prepare(self, spark: SparkSession, identity: str) -> None:  # noqa: ARG002 - Sink's signature
+        """Begin empty, unless the run goes on with what it left here."""
+        if self._in_use:
+            raise InputError(
+                "Two flows that run cannot share one memory sink: give each a tr.sinks.memory() "
+                "of its own."
+            )
+        if identity != self.identity:
+            self.batches, self._labels = {}, {}
+        self.identity, self._log, self._in_use = identity, None, True
+
+    def release(self) -> None:
+        """Let another run have it."""
+        self._in_use = False
+
+    def published(self) -> list[int]:
+        """The ids of the batches that are there, in order."""
+        return sorted(self.batches)
+
+    def has(self, batch_id: int) -> bool:
+        """Whether a batch of this id is there."""
+        return batch_id in self.batches
+
+    def label_of(self, batch_id: int) -> Label | None:
+        """The label of a batch that is there."""
+        return self._labels.get(batch_id)
+
+    def set_aside(self, batch_ids: Iterable[int]) -> None:
+        """Forget batches: what only memory holds is kept nowhere else."""
+        for batch in batch_ids:
+            del self.batches[batch], self._labels[batch]
+
+    def write(self, frame: DataFrame, batch_id: int) -> Publish:
+        """Collect the batch, unless it is there already."""
+        if self.holds(batch_id):
+            return nothing
+        table, label = frame.toArrow(), self.label(batch_id)
+
+        def publish() -> None:
+            self.batches[batch_id], self._labels[batch_id] = table, label
+
+        return publish
+
+    def table(self) -> pa.Table:
+        """Everything that was written, in the order of the batches."""
+        return pa.concat_tables([self.batches[key] for key in sorted(self.batches)])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The same as a list of dicts."""
+        return self.table().to_pylist() if self.batches else []
+
+
+class Console:
+    """Prints the first rows of every batch."""
+
+    def __init__(self, rows: int = 20) -> None:
+        """``rows`` is how many of a batch are shown."""
+        self._rows = rows
+
+    def prepare(self, spark: SparkSession, identity: str) -> None:
+        """Nothing to get ready."""
+
+    def write(self, frame: DataFrame, batch_id: int) -> Publish:
+        """Compute the batch whole, though only its beginning is printed."""
+        table = frame.toArrow()
+        shown = [f"batch {batch_id}: {table.num_rows} rows"]
+        shown += [f"  {row}" for row in table.slice(0, self._rows).to_pylist()]
+        return lambda: print("\n".join(shown))
+
+
+class Call:
+    """Hands every batch to a function ``(frame, batch_id)`` of the user's.
+
+    The function sees a batch again after a crash, under the same id.
+    """
+
+    def __init__(self, function: Callable[[DataFrame, int], object]) -> None:
+        """``function`` does with a batch whatever it likes."""
+        self._function = function
+
+    def prepare(self, spark: SparkSession, identity: str) -> None:
+        """Nothing to get ready."""
+
+    def write(self, frame: DataFrame, batch_id: int) -> Publish:
+        """Let the user's function have the batch."""
+        self._function(frame, batch_id)
+        return nothing

@@ -1,0 +1,192 @@
+"""What wrote a checkpoint: whose it is, which steps keep state in it, and how that is laid out.
+
+Where the state of a key lies follows from the type of the key and the name of the step. A flow
+that changes either between two runs would look for it in the wrong place and begin anew without
+a word. So a checkpoint says what it was written by, and a later run is compared with that: what is
+safe is accepted, what can be converted is, and the rest is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tailrace.errors import InputError
+from tailrace.state.files import replacing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FORMAT = 1
+_FILE = "tailrace.json"
+
+KEYED = "keyed"
+HASHED = "hash of the key over partitions"
+"""How the keys of a step are laid out; the only way so far."""
+
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+"""Types of whole numbers, each of which holds all values of those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A step as its checkpoint sees it: of a keyed one the key, its types, and what timers mean."""
+
+    kind: str
+    key: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    timers: str = ""
+    spread: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint says of itself. ``steps`` is None where it was written before it did."""
+
+    identity: str
+    flow: str = ""
+    tailrace: str = ""
+    steps: Mapping[str, Layout] | None = None
+
+    def write(self, directory: Path) -> None:
+        """Put the manifest in its place, whole or not at all."""
+        steps = {name: asdict(layout) for name, layout in (self.steps or {}).items()}
+        told = {
+            "format": FORMAT,
+            "tailrace": self.tailrace,
+            "identity": self.identity,
+            "flow": self.flow,
+            "steps": steps,
+        }
+        temporary = directory / f"{_FILE}.{os.urandom(4).hex()}.tmp"
+        with replacing(directory / _FILE, temporary, flush=True) as file:
+            file.write((json.dumps(told, indent=1) + "\n").encode())
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """What a checkpoint says of itself; None if nothing was written there yet."""
+    try:
+        text = (directory / _FILE).read_text("utf-8", "replace")
+    except FileNotFoundError:
+        return _before_manifests(directory)
+    try:
+        told = json.loads(text)
+        if told["format"] > FORMAT:
+            raise InputError(
+                f"The checkpoint {directory} was written by Tailrace {told['tailrace']}, which is "
+                "newer than this one: run the flow with that version."
+            )
+        steps = {str(name): _layout(given) for name, given in told["steps"].items()}
+        return Manifest(str(told["identity"]), str(told["flow"]), str(told["tailrace"]), steps)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _damaged(directory / _FILE) from error
+
+
+def _before_manifests(directory: Path) -> Manifest | None:
+    """A checkpoint of November 2026 and before holds its identity in a file of that name."""
+    try:
+        identity = (directory / "identity").read_text("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return None
+    if not identity:
+        raise _damaged(directory / "identity")
+    return Manifest(identity)
+
+
+def _layout(given: Any) -> Layout:
+    fields = {**given, "key": tuple(given["key"]), "types": tuple(given["types"])}
+    return Layout(**fields)
+
+
+def _damaged(file: Path) -> InputError:
+    return InputError(
+        f"The file {file}, which says what wrote the checkpoint, is damaged: put back a copy of "
+        "the checkpoint, or start with a new one."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a checkpoint needs before another version of its flow may go on with it.
+
+    ``renamed`` maps old names to new ones. The keys of ``spread_anew`` hash to other partitions
+    than before. ``added`` begin without state, that of ``removed`` is put aside.
+    """
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    spread_anew: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+def changes(
+    before: Mapping[str, Layout], after: Mapping[str, Layout], formerly: Mapping[str, str]
+) -> Changes:
+    """Compare the steps of a checkpoint with those of the flow that is to go on with it.
+
+    Only keyed steps matter: all others may come, go and change. ``formerly`` gives the earlier
+    names of steps, by their new ones.
+
+    Raises:
+        InputError: If state would be lost or looked for in the wrong place.
+    """
+    old = {name: layout for name, layout in before.items() if layout.kind == KEYED}
+    new = {name: layout for name, layout in after.items() if layout.kind == KEYED}
+    renamed = {was: now for now, was in formerly.items() if now in new and now not in old}
+    for was, now in renamed.items():
+        if was not in old:
+            raise InputError(
+                f"Step '{now}' says that it was '{was}' before, and the checkpoint has no state of "
+                f"such a step: it has {_listed(old)}."
+            )
+    names = {was: renamed.get(was, was) for was in old}
+    added = tuple(name for name in new if name not in names.values())
+    removed = tuple(was for was, now in names.items() if now not in new)
+    if added and removed:
+        raise InputError(
+            f"The checkpoint holds state of step '{removed[0]}', which the flow no longer has, and "
+            f"none of step '{added[0]}': if that is its new name, say so with "
+            f"keyed_step('{added[0]}', ..., formerly='{removed[0]}'); if they have nothing to do "
+            f"with each other, run the flow once without '{added[0]}'."
+        )
+    kept = {now: (old[was], new[now]) for was, now in names.items() if now in new}
+    anew = tuple(name for name, (was, now) in kept.items() if _moves(name, was, now))
+    return Changes(renamed, anew, added, removed)
+
+
+def _moves(name: str, was: Layout, now: Layout) -> bool:
+    """Whether the keys of a step go to other partitions than before, if the change is one at all.
+
+    Spark hashes whole numbers of up to 32 bits alike, and longer ones otherwise.
+    """
+    if was.key != now.key:
+        raise InputError(
+            f"Step '{name}' is keyed by {_listed(now.key)}, and its state in the checkpoint by "
+            f"{_listed(was.key)}: name the column as it was, or start with a new checkpoint."
+        )
+    if was.timers and now.timers and was.timers != now.timers:
+        raise InputError(
+            f"The timers of step '{name}' are in {now.timers}, and those in the checkpoint in "
+            f"{was.timers}: leave that as it was, or start with a new checkpoint."
+        )
+    pairs = [(a, b) for a, b in zip(was.types, now.types, strict=True) if a != b]
+    for old, new in pairs:
+        if not _widened(old, new):
+            raise InputError(
+                f"The key of step '{name}' is of type {new}, and that of its state in the "
+                f"checkpoint {old}: cast it to {old} before the step, or start with a new "
+                "checkpoint."
+            )
+    return any(new == "bigint" for _, new in pairs)
+
+
+def _widened(old: str, new: str) -> bool:
+    known = old in _INTEGERS and new in _INTEGERS
+    return known and _INTEGERS.index(old) < _INTEGERS.index(new)
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"
