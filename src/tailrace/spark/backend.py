@@ -140,7 +140,8 @@ class Backend(ABC):
         try:
             while self._wait_for_work():
                 began = time.monotonic()
-                self._stop_query()
+                if self._query is not None and self._query.isActive:
+                    self._stop_query()
                 self._start_query()
                 self.restarts_ms.append((time.monotonic() - began) * 1e3)
             self._stop_query()
@@ -153,8 +154,10 @@ class Backend(ABC):
 
     def _wait_for_work(self) -> bool:
         """Wait until the query must be restarted (True) or is to end (False)."""
-        while not self._stopping and self._alive():
-            if self._look():  # it may take its time, so nobody is kept waiting meanwhile
+        while not self._stopping:
+            if (
+                not self._alive() or self._look()
+            ):  # it may take its time, so nobody is kept waiting meanwhile
                 return True
             with self._wake:
                 if not self._stopping:
@@ -171,11 +174,20 @@ class Backend(ABC):
             _LOG.warning("The query of '%s' could not be stopped: %s", self.job.name, error)
 
     def _alive(self) -> bool:
+        """Whether the query runs; if not, another start mends what ended it, or this raises."""
         query = self._query
         if query is None or query.isActive:
             return True
         error = self._error or query.exception()
-        raise explained(error) if error else FlowFailed(STOPPED)
+        if error is None:
+            raise FlowFailed(STOPPED)
+        if not self._is_mended_by_a_start(str(error)):
+            raise explained(error)
+        return False
+
+    def _is_mended_by_a_start(self, error: str) -> bool:  # noqa: ARG002 - backends differ
+        """Whether the query can simply be started again after what ended it."""
+        return False
 
     @property
     def _state(self) -> Path:

@@ -9,7 +9,9 @@ is ended before its time, so that nothing is repeated.
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
@@ -31,9 +33,9 @@ from tailrace.spark.step import Compilation, carried
 from tailrace.spark.trace import outputs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tailrace.control import LiveController
@@ -46,8 +48,21 @@ LONGEST_END_S = 10.0
 """How long a batch may take to end before its time. A reader of Kafka that gets no records cannot
 be told: its batch is then given up, and repeated by the next start."""
 
+LOST = re.compile(r"ExecutorLostFailure|CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT|Lost executor")
+"""What Spark says of a batch that lost an executor. It repeats tasks of micro-batches by itself;
+the tasks of a real-time batch hand records to each other and can only be repeated together."""
+
+LOSSES = 3
+"""How often in a row a batch may lose an executor before the flow is taken to be at fault."""
+
+SLOTS_S = 60.0
+"""How long a cluster may take to have the slots that a flow holds, as when an executor was lost."""
+
 TICK_MS = 20.0
 """How often a keyed step that may set timers is told that time passes while no records come."""
+
+LOOK_S = 0.2
+"""How often the slots of a cluster are counted while they are waited for."""
 
 NEEDED = {
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
@@ -76,11 +91,17 @@ class RealTime(Backend):
         committed = BatchLog(job.directory / "checkpoint").committed
         self._letters = Letters(job.directory / "letters", committed)
         self._published = -1
+        self._losses: list[int] = []
 
     def notes(self) -> tuple[str, ...]:
         """What a report should say of the run."""
-        lost = self._ear.lost
-        return (f"{lost} measurements were lost on their way to the driver.",) if lost else ()
+        lost, found = self._ear.lost, []
+        if lost:
+            found.append(f"{lost} measurements were lost on their way to the driver.")
+        if self._losses:
+            batches = ", ".join(str(batch) for batch in self._losses)
+            found.append(f"Executors were lost and their batches repeated: {batches}.")
+        return tuple(found)
 
     def _release(self) -> None:
         self._ear.close()
@@ -88,8 +109,21 @@ class RealTime(Backend):
 
     # --- the life of the query -------------------------------------------------------------
 
+    def _is_mended_by_a_start(self, error: str) -> bool:
+        """A lost executor is replaced, and the batch at hand repeated on what is there then."""
+        if not LOST.search(error):
+            return False
+        batch = BatchLog(self.job.directory / "checkpoint").committed + 1
+        if self._losses.count(batch) >= LOSSES:
+            return False
+        self._losses.append(batch)
+        return True
+
     def _start_query(self) -> None:
         job, plan = self.job, self.controller.plan
+        if self._losses:
+            needed = _slots_needed(job, self.controller.graph, plan)
+            await_slots(job.spark, needed, lambda: self._stopping)
         self._pacer = self._query = None
         self._compiled = plan
         self._set_lifetimes(plan)
@@ -197,14 +231,26 @@ def check(job: Job, graph: Graph, plan: Plan, constraints: Iterable[Constraint])
     if obstacles:
         raise InputError(f"The flow cannot run in real-time mode: {obstacles[0]}")
     needed = _slots_needed(job, graph, plan)
-    slots = job.spark.sparkContext.defaultParallelism
-    if needed > slots:
-        raise EnvironmentUnfit(
-            f"In real-time mode the flow holds {needed} slots and the session has {slots}: "
-            f"use fewer partitions, or a session with more slots (local[{needed}] may have more "
-            "than there are cores)."
-        )
+    await_slots(job.spark, needed, lambda: False)
     return needed - sum(plan.partitions.values())
+
+
+def await_slots(spark: SparkSession, needed: int, given_up: Callable[[], bool]) -> None:
+    """Wait until a session has the slots that a flow holds; a local one has all it will ever have.
+
+    Executors come one after the other when a session begins, and one that was lost is replaced.
+    """
+    context = spark.sparkContext
+    local = (context.master or "").startswith("local")
+    deadline_s = time.monotonic() + (0.0 if local else SLOTS_S)
+    while context.defaultParallelism < needed and not given_up():
+        if time.monotonic() >= deadline_s:
+            raise EnvironmentUnfit(
+                f"In real-time mode the flow holds {needed} slots and the session has "
+                f"{context.defaultParallelism}: use fewer partitions, or a session with more slots "
+                f"(local[{needed}] may have more than there are cores)."
+            )
+        threading.Event().wait(LOOK_S)
 
 
 def why_not(job: Job, graph: Graph, constraints: Iterable[Constraint]) -> list[str]:
