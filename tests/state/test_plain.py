@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
-from io import BytesIO
 from typing import Any
 from uuid import UUID, uuid1
 from zoneinfo import ZoneInfo
@@ -185,18 +185,59 @@ def test_a_pickle_that_was_cut_off_is_refused(cut: int) -> None:
         loads(packed[: cut % len(packed)])
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"text": "ä" * 200, "bytes": b"." * 300, "array": bytearray(b"r" * 20)},
+        {"text": "x" * 100_000, "bytes": b"." * 100_000, "array": bytearray(100_000)},
+        [10**length for length in (1, 20, 300, 3_000)],
+        [str(number) for number in range(3_000)] * 2,
+        {(number, float(number)): {number} for number in range(3_000)},
+    ],
+)
+def test_values_of_any_length_come_back(value: Any) -> None:
+    packed = dumps(value)
+    assert shape(loads(packed)) == shape(value)
+    assert unpack(packed + b"more", 0, len(packed) + 4) == (value, len(packed))
+
+
+MEMO = pickle.PROTO + b"\x05" + pickle.NONE
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        MEMO + pickle.LONG_BINPUT + b"\0\0\0\x40.",
+        MEMO + pickle.PUT + b"1073741824\n.",
+        pickle.PROTO + b"\x05" + pickle.BINBYTES8 + b"\0\0\0\0\4\0\0\0.",
+        pickle.PROTO + b"\x05" + pickle.BYTEARRAY8 + b"\0\0\0\0\4\0\0\0.",
+        pickle.PROTO + b"\x05" + pickle.BINUNICODE + b"\0\0\0\xff.",
+        pickle.PROTO + b"\x05" + pickle.LONG4 + b"\0\0\0\x7f.",
+        pickle.PROTO + b"\x05" + pickle.FRAME + b"\0\0\0\0\4\0\0\0N.",
+    ],
+)
+def test_a_few_bytes_that_ask_for_gigabytes_are_refused_and_get_none(bomb: bytes) -> None:
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(NotPlain):
+        loads(bomb)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 100_000
+
+
 def test_values_are_packed_one_by_one_and_a_refused_one_leaves_no_trace() -> None:
     packer = Packer()
     sizes = [packer.add("first")]
     with pytest.raises(NotPlain):
         packer.add(["x" * 1_000, print])
     sizes.append(packer.add({"second": 2}))
-    packed = BytesIO(packer.take())
-    assert sum(sizes) == len(packed.getvalue())
+    packed = packer.take()
+    assert sum(sizes) == len(packed)
     assert len(packer) == 0
-    assert [unpack(packed), unpack(packed)] == ["first", {"second": 2}]
-    with pytest.raises(NotPlain):
-        unpack(packed)
+    assert unpack(packed, 0, len(packed)) == ("first", sizes[0])
+    assert unpack(packed, sizes[0], len(packed)) == ({"second": 2}, len(packed))
+    with pytest.raises(NotPlain, match="cut off"):
+        unpack(packed, len(packed), len(packed))
+    with pytest.raises(NotPlain, match="cut off"):
+        unpack(packed, sizes[0], len(packed) - 1)
 
 
 @settings(max_examples=100, deadline=None)
@@ -204,11 +245,12 @@ def test_values_are_packed_one_by_one_and_a_refused_one_leaves_no_trace() -> Non
 def test_values_packed_one_after_the_other_come_back_one_after_the_other(values: list[Any]) -> None:
     packer = Packer()
     sizes = [packer.add(value) for value in values]
-    packed = BytesIO(packer.take())
+    packed, at = packer.take(), 0
     for value, size in zip(values, sizes, strict=True):
-        before = packed.tell()
-        assert shape(unpack(packed)) == shape(value)
-        assert packed.tell() - before == size
+        read, end = unpack(packed, at, len(packed))
+        assert shape(read) == shape(value)
+        assert end - at == size
+        at = end
 
 
 def test_a_large_dict_never_comes_back_to_python_on_its_way(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import struct
 import tempfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,10 +16,22 @@ from hypothesis import strategies as st
 
 from tailrace.errors import FlowFailed, InputError, StepFailed
 from tailrace.state import partitions
-from tailrace.state.files import Claim, Link, read_claim, read_records, write_claim
+from tailrace.state.files import (
+    NO_FILE,
+    Claim,
+    Link,
+    read_claim,
+    read_records,
+    write_claim,
+    write_link,
+)
 from tailrace.state.partitions import held, partitions_of, prepare
+from tailrace.state.plain import Packer
 from tailrace.state.state import State, canonical
 from tailrace.state.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Changes = dict[Any, int | None]
 Contents = dict[Any, tuple[dict[Any, Any], int | None]]
@@ -428,18 +442,89 @@ def refusal(path: Path) -> str:
 
 def test_a_file_with_any_byte_changed_is_refused(written: Path) -> None:
     whole = written.read_bytes()
-    for position in range(0, len(whole), 3):
-        damaged = bytearray(whole)
-        damaged[position] ^= 0x41
-        written.write_bytes(damaged)
-        assert str(written) in refusal(written)
+    footer = len(whole) - 12
+    for position in range(len(whole)):
+        for bit in range(8) if position >= footer else (position % 8,):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << bit
+            written.write_bytes(damaged)
+            assert str(written) in refusal(written)
+
+
+@pytest.mark.parametrize("said", [0, 1, 20, 22, 2**40, 2**64 - 1])
+def test_another_number_of_records_is_refused(written: Path, said: int) -> None:
+    whole = written.read_bytes()
+    assert whole[-12:-4] == struct.pack(">Q", 21)
+    written.write_bytes(whole[:-12] + struct.pack(">Q", said) + whole[-4:])
+    assert "its checksum is wrong" in refusal(written)
+
+
+def sealed(whole: bytes) -> bytes:
+    """A file with the right checksum at its end, whatever stands before."""
+    return whole[:-4] + struct.pack(">I", zlib.crc32(whole[:-4]))
+
+
+@pytest.mark.parametrize(
+    ("said", "says"), [(0, "more than the 0"), (20, "more than the 20"), (22, "cut off")]
+)
+def test_the_last_record_must_end_where_the_footer_begins(
+    written: Path, said: int, says: str
+) -> None:
+    whole = written.read_bytes()
+    written.write_bytes(sealed(whole[:-12] + struct.pack(">Q", said) + whole[-4:]))
+    assert says in refusal(written)
+
+
+def test_bytes_after_the_last_record_are_refused(written: Path) -> None:
+    whole = written.read_bytes()
+    for more in (b"\0", b"N.", b"\x80\x05N."):
+        written.write_bytes(sealed(whole[:-12] + more + whole[-12:]))
+        assert "more than the 21 records" in refusal(written)
+
+
+@pytest.mark.parametrize(
+    "record", [None, 7, "ab", (1, 2), ([], {}, None), ("a", 3, None), ("a", {}, "soon")]
+)
+def test_a_record_that_is_not_that_of_a_key_is_refused(written: Path, record: Any) -> None:
+    nonce = written.name.removeprefix("0-").removesuffix(".snapshot")
+    packer = Packer()
+    both = iter([packer.add(None), packer.add(record)])
+    write_link(written.parent, Link(0, nonce, NO_FILE, snapshot=True), packer, both)
+    assert "a record is not that of a key" in refusal(written)
+
+
+def test_a_file_without_even_an_event_time_is_refused(written: Path) -> None:
+    nonce = written.name.removeprefix("0-").removesuffix(".snapshot")
+    write_link(written.parent, Link(0, nonce, NO_FILE, snapshot=True), Packer(), ())
+    assert "a record is not that of a key" in refusal(written)
+
+
+def test_what_was_refused_is_read_again_when_it_is_put_back(written: Path) -> None:
+    run(Store(written.parent), 1, {"a": 1})
+    images = {path: path.read_bytes() for path in written.parent.iterdir()}
+    for path, whole in images.items():
+        if path.name != "claim":
+            path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+            with pytest.raises(FlowFailed, match="checksum"):
+                Store(written.parent).open(1)
+            path.write_bytes(whole)
+    assert {path: path.read_bytes() for path in written.parent.iterdir()} == images
+    store = Store(written.parent)
+    store.open(1)
+    assert len(store.values) == 21
 
 
 def test_a_file_that_was_cut_off_anywhere_is_refused(written: Path) -> None:
     whole = written.read_bytes()
-    for length in range(0, len(whole), 5):
+    for length in range(len(whole)):
         written.write_bytes(whole[:length])
         assert "is not a whole state file" in refusal(written)
+
+
+def test_a_partition_does_not_pass_for_another(written: Path) -> None:
+    other = written.parent.with_name("1")
+    written.parent.rename(other)
+    assert "that of another partition" in refusal(other / written.name)
 
 
 def test_a_file_of_another_version_under_this_name_is_refused(written: Path) -> None:
@@ -455,7 +540,16 @@ def test_a_file_of_a_later_format_is_refused_by_its_number(written: Path) -> Non
     whole = bytearray(written.read_bytes())
     whole[15] = 9
     written.write_bytes(whole)
-    assert "has format 9 and this version of Tailrace reads format 1" in refusal(written)
+    assert "has format 9 and this version of Tailrace reads formats 1 to 2" in refusal(written)
+
+
+def test_a_file_does_not_pass_for_one_of_format_1(written: Path) -> None:
+    whole = bytearray(written.read_bytes())
+    whole[15] = 1
+    written.write_bytes(whole)
+    assert "its checksum is wrong" in refusal(written)
+    written.write_bytes(sealed(bytes(whole)))
+    assert "its checksum is wrong" in refusal(written)
 
 
 def test_a_version_that_is_not_there_is_missed(written: Path) -> None:
@@ -473,20 +567,40 @@ def test_a_parent_that_is_not_there_is_missed(written: Path) -> None:
         Store(written.parent).open(1)
 
 
-def test_a_torn_claim_counts_as_none_and_the_last_file_written_is_taken(tmp_path: Path) -> None:
-    first, second = Store(tmp_path), Store(tmp_path)
-    run(first, 0, {"a": 1})
-    run(second, 0, {"a": 2})
+def torn(directory: Path) -> Iterator[None]:
+    """Damages the claim in one way after the other."""
+    text = (directory / "claim").read_bytes()
+    for damaged in (b"", text[:10], text[:-1], text.replace(b" ", b"0", 1), b"\0" * len(text)):
+        (directory / "claim").write_bytes(damaged)
+        assert read_claim(directory) is None
+        yield
+    (directory / "claim").unlink()
+    yield
+
+
+def test_a_torn_claim_counts_as_none_and_the_only_file_is_taken(tmp_path: Path) -> None:
+    run(Store(tmp_path), 0, {"a": 1})
     write_claim(tmp_path, Claim(0, "a" * 16, "b" * 16), flush=False)
     assert read_claim(tmp_path) == Claim(0, "a" * 16, "b" * 16)
-    text = (tmp_path / "claim").read_bytes()
-    for torn in (b"", text[:10], text.replace(b"a", b"c", 1), b"\0" * len(text)):
-        (tmp_path / "claim").write_bytes(torn)
-        assert read_claim(tmp_path) is None
-    stale, good = version_files(tmp_path, 0)
-    if second._head not in good.name:
-        stale, good = good, stale
-    os.utime(stale, ns=(1, 1))
+    for _ in torn(tmp_path):
+        store = Store(tmp_path)
+        store.open(0)
+        assert contents(store)["a"][0] == {"n": 1}
+
+
+def test_where_no_claim_says_which_of_several_files_counts_none_is_guessed(
+    tmp_path: Path,
+) -> None:
+    zombie, good = Store(tmp_path), Store(tmp_path)
+    zombie.open(-1)
+    change(zombie, {"a": 666})
+    run(good, 0, {"a": 2})
+    whole = (tmp_path / "claim").read_bytes()
+    zombie.write(0)
+    for _ in torn(tmp_path):
+        with pytest.raises(FlowFailed, match=r"as of batch 0, is in .* 2 times, by several"):
+            Store(tmp_path).open(0)
+    (tmp_path / "claim").write_bytes(whole)
     store = Store(tmp_path)
     store.open(0)
     assert contents(store)["a"][0] == {"n": 2}

@@ -1,9 +1,15 @@
 """The files of a state directory: how one is written, recognised and read.
 
 A file is a header, a body and a footer. The header says what the file is and on which file it
-builds; the body holds the records, packed one after the other; the footer holds the number of
-records and a checksum of all that stands before it. A file is written under a temporary name,
-flushed to the disk and renamed, so that its name never stands for half of it.
+builds, and ends with a checksum of itself and of the name of the directory, which is the number of
+the partition: so it can be trusted before the rest is read, and a partition cannot pass for
+another. The body holds the records, packed one after the other; the footer holds the number of
+records and a checksum of every byte before it. The last record must end where the footer begins.
+A file is written under a temporary name, flushed to the disk and renamed, so that its name never
+stands for half of it.
+
+Format 1 had no checksum in the header, and the one in the footer left out the number of records.
+Such files are still read: a number that is wrong does not fit the body.
 """
 
 from __future__ import annotations
@@ -18,22 +24,27 @@ from mmap import ACCESS_READ, mmap
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from tailrace.errors import FlowFailed
-from tailrace.state.plain import NotPlain, Packer, unpack
+from tailrace.state.plain import NotPlain, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-FORMAT = 1
+    from tailrace.state.plain import Packer
+
+FORMAT = 2
 NO_FILE = "0" * 16
 """The nonce of what the first file builds on."""
 
 _MAGIC = b"tailrace state\n"
 _HEADER = struct.Struct(">15sB?q16s16s")
-_FOOTER = struct.Struct(">QI")
+_CHECKSUM = struct.Struct(">I")
+_COUNT = struct.Struct(">Q")
+_FOOTER_BYTES = _COUNT.size + _CHECKSUM.size
 _CHUNK = 1 << 20
-_NAME = re.compile(r"(\d+)-([0-9a-f]{16})\.(delta|snapshot|claim)(\.tmp)?")
-_CLAIM = re.compile(r"(\d+) ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{8})\n")
+_NONCE = re.compile(rb"[0-9a-f]{16}")
+_NAME = re.compile(r"([0-9]+)-([0-9a-f]{16})\.(delta|snapshot|claim)(\.tmp)?")
+_CLAIM = re.compile(r"([0-9]+) ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{8})\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +66,6 @@ class Link:
     def name(self) -> str:
         """The name of the file."""
         return f"{self.version}-{self.nonce}.{'snapshot' if self.snapshot else 'delta'}"
-
-    def header(self) -> bytes:
-        """The first bytes of the file."""
-        nonces = self.nonce.encode(), self.parent.encode()
-        return _HEADER.pack(_MAGIC, FORMAT, self.snapshot, self.version, *nonces)
 
 
 class Name(NamedTuple):
@@ -111,15 +117,27 @@ def write_link(directory: Path, link: Link, packer: Packer, records: Iterable[An
             checksum = zlib.crc32(chunk, checksum)
             written += file.write(chunk)
 
-        put(link.header())
+        put(_header(link, directory))
         total = 0
         for _ in records:
             total += 1
             if len(packer) >= _CHUNK:
                 put(packer.take())
         put(packer.take())
-        written += file.write(_FOOTER.pack(total, checksum))
+        put(_COUNT.pack(total))
+        written += file.write(_CHECKSUM.pack(checksum))
     return written
+
+
+def _header(link: Link, directory: Path) -> bytes:
+    nonces = link.nonce.encode(), link.parent.encode()
+    header = _HEADER.pack(_MAGIC, FORMAT, link.snapshot, link.version, *nonces)
+    return header + _seal(header, directory)
+
+
+def _seal(header: bytes, directory: Path) -> bytes:
+    """The checksum of a header in the directory of a partition."""
+    return _CHECKSUM.pack(zlib.crc32(header, zlib.crc32(os.fsencode(directory.name))))
 
 
 def read_link(directory: Path, version: int, nonce: str) -> Link:
@@ -128,58 +146,71 @@ def read_link(directory: Path, version: int, nonce: str) -> Link:
         expected = Link(version, nonce, NO_FILE, snapshot)
         path = directory / expected.name
         with suppress(FileNotFoundError), path.open("rb") as file:
-            return _checked_header(path, file, expected)
+            link, _ = _checked_header(path, file, expected)
+            return link
     raise FileNotFoundError(version, nonce)
 
 
-def _checked_header(path: Path, file: BinaryIO, expected: Link) -> Link:
+def _checked_header(path: Path, file: BinaryIO, expected: Link) -> tuple[Link, int]:
+    """What the header says, and the format of the file; it stands at the body then."""
     header = file.read(_HEADER.size)
     if not header.startswith(_MAGIC) or len(header) < _HEADER.size:
-        raise _damaged(path, "it does not start as one")
+        raise damaged(path, "it does not start as one")
     _, written_as, snapshot, version, nonce, parent = _HEADER.unpack(header)
-    if written_as != FORMAT:
+    if not 1 <= written_as <= FORMAT:
         raise FlowFailed(
             f"The state file {path} has format {written_as} and this version of Tailrace reads "
-            f"format {FORMAT}: run the flow with the version that wrote it."
+            f"formats 1 to {FORMAT}: run the flow with the version that wrote it."
         )
+    if written_as > 1 and file.read(_CHECKSUM.size) != _seal(header, path.parent):
+        raise damaged(path, "its header is damaged, or it is that of another partition")
     ours = (expected.version, expected.nonce.encode(), expected.snapshot)
     if (version, nonce, snapshot) != ours:
-        raise _damaged(path, "it was written under another name")
+        raise damaged(path, "it was written under another name")
+    if not _NONCE.fullmatch(parent):
+        raise damaged(path, "it names no file that it builds on")
     size = os.fstat(file.fileno()).st_size
-    return Link(version, expected.nonce, parent.decode("ascii", "replace"), snapshot, size)
+    return Link(version, expected.nonce, parent.decode(), snapshot, size), written_as
 
 
 def read_records(directory: Path, link: Link) -> Iterator[tuple[Any, int]]:
-    """The records of a file, each with its size, after the checksum was found to be right."""
+    """The records of a file, each with its size, after the checksum was found to be right.
+
+    Whether their number is right as well is known, in format 1, after the last of them.
+    """
     path = directory / link.name
     with path.open("rb") as file:
-        whole = _checked_header(path, file, link).size
-        if whole < _HEADER.size + _FOOTER.size:
-            raise _damaged(path, "it is too short")
-        with mmap(file.fileno(), whole, access=ACCESS_READ) as mapped:
-            total = _checked_footer(path, mapped)
-            mapped.seek(_HEADER.size)
-            position = _HEADER.size
+        found, written_as = _checked_header(path, file, link)
+        position, end = file.tell(), found.size - _FOOTER_BYTES
+        if position > end:
+            raise damaged(path, "it is too short")
+        with mmap(file.fileno(), found.size, access=ACCESS_READ) as mapped:
+            total = _checked_footer(path, mapped, written_as)
             try:
                 for _ in range(total):
-                    record = unpack(mapped)
-                    before, position = position, mapped.tell()
+                    before = position
+                    record, position = unpack(mapped, before, end)
                     yield record, position - before
             except NotPlain as error:
-                raise _damaged(path, str(error)) from error
+                raise damaged(path, str(error)) from error
+        if position != end:
+            raise damaged(path, f"it has more than the {total} records that it says")
 
 
-def _checked_footer(path: Path, mapped: mmap) -> int:
-    end = len(mapped) - _FOOTER.size
-    with memoryview(mapped) as view, view[:end] as checked:
+def _checked_footer(path: Path, mapped: mmap, written_as: int) -> int:
+    """The number of records, after the checksum was found to be right."""
+    end = len(mapped) - _FOOTER_BYTES
+    covered = end + (_COUNT.size if written_as > 1 else 0)
+    with memoryview(mapped) as view, view[:covered] as checked:
         checksum = zlib.crc32(checked)
-    total, expected = _FOOTER.unpack(mapped[end:])
-    if checksum != expected:
-        raise _damaged(path, "its checksum is wrong")
+    if _CHECKSUM.pack(checksum) != mapped[-_CHECKSUM.size :]:
+        raise damaged(path, "its checksum is wrong")
+    (total,) = _COUNT.unpack(mapped[end : end + _COUNT.size])
     return int(total)
 
 
-def _damaged(path: Path, why: str) -> FlowFailed:
+def damaged(path: Path, why: str) -> FlowFailed:
+    """What to say of a file that is not as it was written."""
     return FlowFailed(
         f"The file {path} is not a whole state file ({why}): put back a copy of the directory, or "
         "start the flow with a new checkpoint, which loses its state."
@@ -204,7 +235,7 @@ def write_claim(directory: Path, claim: Claim, *, flush: bool) -> None:
 
 
 def read_claim(directory: Path) -> Claim | None:
-    """The last claim; None if there is none, or a power failure tore it."""
+    """The last claim; None if there is none, or a power failure tore it, or it is damaged."""
     try:
         text = (directory / "claim").read_bytes().decode("ascii", "replace")
     except FileNotFoundError:

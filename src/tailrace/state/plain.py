@@ -3,18 +3,20 @@
 Plain data is None, numbers, texts, bytes, the standard containers, dates and times, decimals and
 UUIDs, in any nesting. It is written by pickle, which does this at the speed of C, but neither
 side is pickle at large: the writer refuses everything else, so that a mistake is found where it
-is made and not after the next crash; the reader calls nothing that is not in one short table, so
-that a file which somebody tampered with cannot run code.
+is made and not after the next crash; the reader takes nothing but the instructions that the writer
+uses, and calls nothing that is not in one short table, so that a file which was tampered with
+cannot run code, nor ask for more memory than its own length explains.
 """
 
 from __future__ import annotations
 
 import pickle
+import re
 from collections import Counter, OrderedDict, defaultdict, deque
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -43,6 +45,47 @@ _UNREADABLE = (
     *(TypeError, ValueError, ArithmeticError, RecursionError, MemoryError),
 )
 """What pickle raises on bytes that are not a pickle."""
+
+
+_COUNTED = {
+    **dict.fromkeys((pickle.SHORT_BINUNICODE, pickle.SHORT_BINBYTES, pickle.LONG1), 1),
+    **dict.fromkeys((pickle.BINUNICODE, pickle.BINBYTES, pickle.LONG4), 4),
+    **dict.fromkeys((pickle.BINUNICODE8, pickle.BINBYTES8, pickle.BYTEARRAY8), 8),
+}
+"""Instructions that bring bytes of their own, and how wide the number of these is."""
+
+_FIXED = {
+    0: (
+        *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.MEMOIZE, pickle.MARK, pickle.POP),
+        *(pickle.POP_MARK, pickle.EMPTY_TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
+        *(pickle.TUPLE, pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT),
+        *(pickle.SETITEM, pickle.SETITEMS, pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET),
+        *(pickle.STACK_GLOBAL, pickle.REDUCE, pickle.NEWOBJ, pickle.BUILD),
+    ),
+    1: (pickle.PROTO, pickle.BININT1, pickle.BINGET),
+    2: (pickle.BININT2,),
+    4: (pickle.BININT, pickle.LONG_BINGET),
+    8: (pickle.BINFLOAT, pickle.FRAME),
+}
+"""The other instructions that the writer uses, by how many bytes follow."""
+
+
+def _run() -> re.Pattern[bytes]:
+    """Matches instructions as far as their lengths can be stated: of most values, all of them.
+
+    Its one group is the instruction at which a value ends.
+    """
+    alone, *longer = (
+        b"[%s]%s" % (re.escape(b"".join(ops)), b".{%d}" % width if width else b"++")
+        for width, ops in _FIXED.items()
+    )
+    lengths = b"|".join(b"%s.{%d}" % (re.escape(bytes([n])), n) for n in range(32))
+    short = b"".join(op for op, width in _COUNTED.items() if width == 1)
+    texts = b"[%s](?:%s)" % (re.escape(short), lengths)
+    return re.compile(b"(?:%s)*+(\\.)?" % b"|".join([alone, texts, *longer]), re.DOTALL)
+
+
+_RUN = _run()
 
 
 class NotPlain(ValueError):  # noqa: N818 - it names what a value is
@@ -114,17 +157,37 @@ class Packer:
         return packed
 
 
-def unpack(source: BinaryIO | mmap) -> Any:
-    """The next of the values packed in a binary file.
+def unpack(packed: bytes | mmap, start: int, end: int) -> tuple[Any, int]:
+    """The value that was packed from ``start`` on, and where it ends, which is before ``end``.
 
     Each by a reader of its own: one that goes on would also go on numbering what it has read.
     """
+    stop = _end_of(packed, start, end)
     try:
-        return _Unpickler(source).load()
+        return _Unpickler(BytesIO(packed[start:stop])).load(), stop
     except NotPlain:
         raise
     except _UNREADABLE as error:
         raise NotPlain(f"the bytes are not plain data ({error})") from error
+
+
+def _end_of(packed: bytes | mmap, start: int, end: int) -> int:
+    """Where a value ends; pickle is not trusted with instructions that the writer never uses.
+
+    There are some by which a few bytes make it fill all memory, and one byte in a text or a
+    number looks like any of them: so the instructions are gone through in order.
+    """
+    at = start
+    while at < end and (run := _RUN.match(packed, at, end)):
+        at = run.end()
+        if run.lastindex:
+            return at
+        instruction = packed[at : at + 1]
+        if at < end and instruction not in _COUNTED:
+            raise NotPlain(f"no plain data has {instruction!r}")
+        width = _COUNTED.get(instruction, 0)
+        at += 1 + width + int.from_bytes(packed[at + 1 : at + 1 + width], "little")
+    raise NotPlain("the bytes are cut off")
 
 
 def dumps(value: Any) -> bytes:
@@ -136,4 +199,5 @@ def dumps(value: Any) -> bytes:
 
 def loads(packed: bytes) -> Any:
     """The value that ``dumps`` was given, or ``NotPlain``."""
-    return unpack(BytesIO(packed))
+    value, _ = unpack(packed, 0, len(packed))
+    return value

@@ -12,7 +12,8 @@ Three things make it found, always:
 - An attempt that opens version ``v`` puts a claim in place: it will write ``v + 1``, on a parent
   that it names. Among several files of one version the one of the last claim counts, and from the
   next claim on the one that was named parent. An attempt that was superseded may still write,
-  but nobody reads it.
+  but its file is not read. Where no claim says which of several files counts, because it is lost
+  or damaged, none is guessed: the store is not opened.
 
 What this cannot tell apart are two attempts of which the one that Spark gave up on made its
 claim last and ran to its end. Spark runs attempts side by side only in speculation, where both
@@ -36,6 +37,7 @@ from tailrace.state.files import (
     Claim,
     Link,
     Name,
+    damaged,
     names_in,
     read_claim,
     read_link,
@@ -128,15 +130,19 @@ class Store:
             return NO_FILE
         if claim and claim.version > version:
             return self._ancestor(version, claim)
-        found = [n for n in names if n.version == version and n.kind != "claim" and not n.temporary]
+        found = {n.nonce for n in names if n.version == version and _is_whole(n)}
         if not found:
             raise self._missing(version)
-        if claim and claim.version == version and any(n.nonce == claim.nonce for n in found):
+        if claim and claim.version == version and claim.nonce in found:
             return claim.nonce
-        return max(found, key=self._written_at).nonce
-
-    def _written_at(self, name: Name) -> int:
-        return (self.directory / name.text).stat().st_mtime_ns
+        if len(found) > 1:
+            raise FlowFailed(
+                f"The state of {self._where}, as of batch {version}, is in {self.directory} "
+                f"{len(found)} times, by several attempts, and the claim that says which counts is "
+                "lost or damaged: put back a copy of the directory, or start the flow with a new "
+                "checkpoint, which loses its state."
+            )
+        return found.pop()
 
     def _ancestor(self, version: int, claim: Claim) -> str:
         """The file of a version that the claim, for a later one, builds on."""
@@ -189,17 +195,21 @@ class Store:
 
     def _apply(self, link: Link) -> None:
         records = read_records(self.directory, link)
-        self.newest_event_us = next(records)[0]
         values = self.values
-        for (key, contents, timer_us), size in records:
-            key = canonical(key)  # noqa: PLW2901 - it is the same key
-            before = values.pop(key, None)
-            if before is not None:
-                self.size_bytes -= before.size
-            if contents is not None:
-                values[key] = state = State(contents, timer_us)
-                state.size = size
-                self.size_bytes += size
+        try:
+            self.newest_event_us = _moment(next(records, (False, 0))[0])
+            for (key, contents, timer_us), size in records:
+                key = canonical(key)  # noqa: PLW2901 - it is the same key
+                before = values.pop(key, None)
+                if before is not None:
+                    self.size_bytes -= before.size
+                if contents is not None:
+                    values[key] = state = State(contents, _moment(timer_us))
+                    state.size = size
+                    self.size_bytes += size
+        except (AttributeError, RecursionError, TypeError, ValueError) as error:
+            path = self.directory / link.name
+            raise damaged(path, f"a record is not that of a key: {error}") from error
 
     def _older(self, link: Link) -> list[Link]:
         """The files that restore the version before a snapshot, as far as they are there."""
@@ -336,6 +346,18 @@ class Store:
                 f"The state of {self._where}, could not be {done} in {self.directory} "
                 f"({error.strerror}): see to the disk and its rights, then start the flow again."
             ) from error
+
+
+def _is_whole(name: Name) -> bool:
+    """Whether this is the name of a file that holds a version."""
+    return name.kind != "claim" and not name.temporary
+
+
+def _moment(read: Any) -> int | None:
+    """A time in microseconds as it was read, or none."""
+    if read is None or type(read) is int:
+        return read
+    raise TypeError(f"{read!r:.40} is not a time")
 
 
 def _after_one(records: Iterable[None]) -> Iterator[Any]:
