@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import itertools
 import struct
-from typing import TYPE_CHECKING
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,6 @@ from hypothesis import strategies as st
 
 from tailrace.errors import LoadError
 from tailrace.load import Texts, Trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 files = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -49,7 +47,7 @@ def traces(draw: st.DrawFn) -> Trace:
 def parsed(raw: bytes) -> tuple[list[int], list[int], list[int], list[bytes], list[bytes]]:
     """A second reader of the format, byte by byte."""
     magic, n, keys, key_bytes, payload_bytes = struct.unpack_from("<8s4q", raw)
-    assert magic == b"TRTRACE1"
+    assert magic == b"TRTRACE2"
     at = 40
 
     def take(form: str, count: int) -> list[int]:
@@ -65,6 +63,7 @@ def parsed(raw: bytes) -> tuple[list[int], list[int], list[int], list[bytes], li
     due, key, size = take("q", n), take("i", n), take("i", n)
     names = texts(take("q", keys + 1), bytes(take("B", key_bytes)))
     stored = texts(take("q", n + 1), bytes(take("B", payload_bytes))) if payload_bytes else []
+    assert take("q", 1) == [zlib.crc32(raw[:-8])]
     assert len(raw) == at
     return due, key, size, names, stored
 
@@ -100,7 +99,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(
 
 @files
 @given(trace=traces(), data=st.data())
-def test_a_damaged_file_is_refused_or_is_still_a_valid_trace(
+def test_a_file_with_any_byte_changed_is_refused(
     trace: Trace, data: st.DataObject, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.trace"
@@ -109,29 +108,42 @@ def test_a_damaged_file_is_refused_or_is_still_a_valid_trace(
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(raw)
-    try:
-        loaded = Trace.load(path)
-    except LoadError:
-        return
-    assert np.all(np.diff(loaded.due_us) >= 0)
-    assert loaded.key.max() < len(loaded.key_names)
-    assert all(isinstance(text, str) for text in loaded.payloads or ())
+    with pytest.raises(LoadError, match=str(path)):
+        Trace.load(path)
+
+
+def test_a_file_with_any_bit_changed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.trace"
+    a_trace(["é", "x", "yz"]).save(path)
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        raw = bytearray(whole)
+        raw[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(raw)
+        with pytest.raises(LoadError, match=str(path)):
+            Trace.load(path)
+
+
+def sealed(raw: bytes | bytearray) -> bytes:
+    """The file with the right checksum, whatever stands before."""
+    return bytes(raw[:-8]) + struct.pack("<q", zlib.crc32(raw[:-8]))
 
 
 def damaged(path: Path, at: int, form: str, value: object) -> Path:
     a_trace(["é", "x", "yz"]).save(path)
     raw = bytearray(path.read_bytes())
     struct.pack_into(form, raw, at, value)
-    path.write_bytes(raw)
+    path.write_bytes(sealed(raw))
     return path
 
 
 # Header 0, due_us 40, key 64, size 80 (padded from 76), key offsets 96, key blob 120 (7 bytes),
-# payload offsets 128, payload blob 160 (5 bytes).
+# payload offsets 128, payload blob 160 (5 bytes), checksum 168.
 @pytest.mark.parametrize(
     ("at", "form", "value", "says"),
     [
-        (0, "<8s", b"TRTRACE2", "is not a trace file"),
+        (0, "<8s", b"TRTRACE3", "is not a trace file"),
+        (0, "<8s", b"TRTRACE1", "its header asks for"),
         (8, "<q", 0, "cannot be true"),
         (8, "<q", -1, "cannot be true"),
         (16, "<q", 0, "cannot be true"),
@@ -152,7 +164,7 @@ def damaged(path: Path, at: int, form: str, value: object) -> Path:
         (160, "<B", 0x20, "not UTF-8"),
     ],
 )
-def test_each_kind_of_damage_is_named(
+def test_each_thing_that_no_trace_has_is_named_even_if_the_checksum_is_right(
     tmp_path: Path, at: int, form: str, value: object, says: str
 ) -> None:
     path = damaged(tmp_path / "a.trace", at, form, value)
@@ -165,12 +177,12 @@ def test_a_text_that_is_cut_within_a_character_is_refused(tmp_path: Path) -> Non
     path = damaged(tmp_path / "a.trace", 136, "<q", 1)
     raw = bytearray(path.read_bytes())
     struct.pack_into("<2i", raw, 80, 1, 2)
-    path.write_bytes(raw)
+    path.write_bytes(sealed(raw))
     with pytest.raises(LoadError, match="not UTF-8"):
         Trace.load(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"TR", b"TRTRACE1", b"time,key\n1,a\n", bytes(100)])
+@pytest.mark.parametrize("content", [b"", b"TR", b"TRTRACE2", b"time,key\n1,a\n", bytes(100)])
 def test_garbage_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "garbage"
     path.write_bytes(content)
@@ -181,7 +193,37 @@ def test_garbage_is_refused(tmp_path: Path, content: bytes) -> None:
 def test_bytes_after_the_end_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.trace"
     a_trace().save(path)
-    path.write_bytes(path.read_bytes() + bytes(9))
+    whole = path.read_bytes()
+    for more in (1, 8, 9):
+        path.write_bytes(whole + bytes(more))
+        with pytest.raises(LoadError, match="its header asks for"):
+            Trace.load(path)
+
+
+def test_a_wrong_checksum_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.trace"
+    a_trace().save(path)
+    raw = bytearray(path.read_bytes())
+    struct.pack_into("<q", raw, 40, 1)  # sorted still, and from 0 up
+    path.write_bytes(raw)
+    with pytest.raises(LoadError, match=r"is damaged \(its checksum is wrong\): make it again"):
+        Trace.load(path)
+
+
+def test_a_trace_of_version_1_is_read_as_it_was_written() -> None:
+    written = Path(__file__).parent
+    due, key = np.array([0, 5, 5, 90], np.int64), np.array([1, 0, 1, 1], np.int32)
+    size = np.array([2, 0, 3, 1], np.int32)
+    filler = Trace(due, key, size, ("", "Zürich"))
+    stored = Trace(due, key, size, ("", "Zürich"), Texts.of(["é", "", "abc", "x"]))
+    assert Trace.load(written / "format1-filler.trace") == filler
+    assert Trace.load(written / "format1.trace") == stored
+
+
+def test_a_trace_of_version_1_does_not_pass_for_one_of_version_2(tmp_path: Path) -> None:
+    old = Path(__file__).with_name("format1.trace").read_bytes()
+    path = tmp_path / "a.trace"
+    path.write_bytes(b"TRTRACE2" + old[8:])
     with pytest.raises(LoadError, match="its header asks for"):
         Trace.load(path)
 

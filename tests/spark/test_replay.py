@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
+import zlib
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,17 +16,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.errors import InputError
+from tailrace.load import Trace
 from tailrace.spark import sources
 
 from .support import PAST_US, PATIENCE_S, a_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from tailrace.load import Trace
 
 pytestmark = pytest.mark.spark
 
@@ -398,6 +399,44 @@ def test_a_trace_cut_off_anywhere_is_refused(spark: SparkSession, tmp_path: Path
             replay(spark, path)
 
 
+def test_a_trace_with_any_byte_changed_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    whole = written(a_trace(4, stored=True), tmp_path).read_bytes()
+    for position in range(len(whole)):
+        raw = bytearray(whole)
+        raw[position] ^= 1 << position % 8
+        path = tmp_path / f"{position}.trace"
+        path.write_bytes(raw)
+        with pytest.raises(IllegalArgumentException, match=f"The trace file {path} "):
+            replay(spark, path)
+
+
+def test_a_trace_that_is_damaged_or_goes_on_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    whole = written(a_trace(4, span_us=90), tmp_path).read_bytes()
+    late = np.int64(10**6).tobytes()  # sorted still
+    for name, raw, says in [
+        ("damaged", whole[:64] + late + whole[72:], r"is damaged \(its checksum is wrong\)"),
+        ("longer", whole + b"\0", "goes on after its end"),
+        ("taken for version 1", b"TRTRACE1" + whole[8:], "goes on after its end"),
+    ]:
+        path = tmp_path / name
+        path.write_bytes(raw)
+        with pytest.raises(IllegalArgumentException, match=says):
+            replay(spark, path)
+
+
+@pytest.mark.parametrize("name", ["format1.trace", "format1-filler.trace"])
+def test_a_checkpoint_with_a_trace_of_version_1_is_gone_on_with(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    old = Path(__file__).parents[1] / "load" / name
+    shutil.copy(old, tmp_path / "load.trace")
+    load, batches = Trace.load(old), Batches()
+    sources.replay(load).open(spark, tmp_path)
+    frame = replay(spark, tmp_path / "load.trace", startUs=PAST_US)
+    drain(frame, batches, tmp_path / "checkpoint")
+    assert batches.all == rows_of(load, PAST_US)
+
+
 @pytest.mark.parametrize(
     ("place", "value", "record"),
     [(40 + 8 * 2, np.int64(-1), 2), (40 + 8 * 3, np.int32(4), 0), (40 + 8 * 5, np.int32(-1), 0)],
@@ -409,6 +448,7 @@ def test_a_trace_with_a_wrong_record_is_refused(
     path = written(a_trace(3), tmp_path)
     raw = bytearray(path.read_bytes())
     raw[place : place + value.nbytes] = value.tobytes()
+    raw[-8:] = np.int64(zlib.crc32(raw[:-8])).tobytes()
     path.write_bytes(raw)
     with pytest.raises(IllegalArgumentException, match=f"is wrong at record {record} "):
         replay(spark, path)

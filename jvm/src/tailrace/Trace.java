@@ -10,9 +10,9 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
-import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.zip.CRC32;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
@@ -20,9 +20,14 @@ import org.apache.spark.unsafe.types.UTF8String;
  * Records are found by index alone, so every read of a trace gives the same rows.
  */
 final class Trace {
-  private static final byte[] MAGIC = "TRTRACE1".getBytes(StandardCharsets.US_ASCII);
+  private static final String MAGIC = "TRTRACE2";
+
+  /** The magic of a trace without a checksum; a checkpoint may hold one. */
+  private static final String MAGIC_1 = "TRTRACE1";
+
   private static final int HEADER_BYTES = 40;
   private static final int KEPT_OPEN = 16;
+  private static final long MAPPED_BYTES = 1L << 30;
 
   /** The traces opened last in this JVM; streams and readers hold their own references. */
   private static final Map<String, Trace> OPEN =
@@ -51,6 +56,7 @@ final class Trace {
   private Trace(String path, String stamp) throws IOException {
     this.path = path;
     this.stamp = stamp;
+    long checksum;
     try (FileChannel channel = FileChannel.open(Path.of(path))) {
       Sections sections = new Sections(path, channel);
       ByteBuffer header = sections.header();
@@ -71,12 +77,13 @@ final class Trace {
           stored ? sections.next(n + 1, Long.BYTES, "payload offsets").asLongBuffer() : null;
       payloadBlob = stored ? sections.next(payloadBytes, 1, "payloads") : null;
       records = (int) n;
+      checksum = sections.end();
     }
     checkOffsets(keyStart, keyBlob.capacity(), "key");
     if (payloadStart != null) {
       checkOffsets(payloadStart, payloadBlob.capacity(), "payload");
     }
-    fingerprint = checkRecords();
+    fingerprint = checkRecords(checksum);
   }
 
   /** Opens a trace, or returns the open one if the file is still the same. */
@@ -111,7 +118,7 @@ final class Trace {
     return records;
   }
 
-  /** A hash of all due times, keys and sizes, by which driver and executors compare their files. */
+  /** A hash of the whole file, by which driver and executors compare theirs. */
   long fingerprint() {
     return fingerprint;
   }
@@ -178,8 +185,8 @@ final class Trace {
     }
   }
 
-  private long checkRecords() {
-    long hash = records;
+  private long checkRecords(long checksum) {
+    long hash = checksum;
     long before = 0;
     int keyCount = keyStart.capacity() - 1;
     for (int i = 0; i < records; i++) {
@@ -204,6 +211,7 @@ final class Trace {
   private static final class Sections {
     private final String path;
     private final FileChannel channel;
+    private boolean summed;
     private long position = HEADER_BYTES;
 
     Sections(String path, FileChannel channel) {
@@ -214,11 +222,13 @@ final class Trace {
     ByteBuffer header() throws IOException {
       int present = (int) Math.min(channel.size(), HEADER_BYTES);
       ByteBuffer header = channel.map(FileChannel.MapMode.READ_ONLY, 0, present);
-      byte[] magic = new byte[Math.min(present, MAGIC.length)];
-      header.get(magic);
-      if (!Arrays.equals(magic, MAGIC)) {
-        throw unfit(path, "is not a Tailrace trace (it does not begin with TRTRACE1)");
+      byte[] start = new byte[Math.min(present, MAGIC.length())];
+      header.get(start);
+      String magic = new String(start, StandardCharsets.US_ASCII);
+      if (!magic.equals(MAGIC) && !magic.equals(MAGIC_1)) {
+        throw unfit(path, "is not a Tailrace trace (it does not begin with " + MAGIC + ")");
       }
+      summed = magic.equals(MAGIC);
       if (present < HEADER_BYTES) {
         throw unfit(path, "is cut off in its header; write it again");
       }
@@ -226,7 +236,7 @@ final class Trace {
     }
 
     ByteBuffer next(long count, int width, String what) throws IOException {
-      if (count > Integer.MAX_VALUE / width) {
+      if (count < 0 || count > Integer.MAX_VALUE / width) {
         throw unfit(path, "has more than 2 GiB of " + what + "; split it into smaller traces");
       }
       long start = (position + 7) / 8 * 8;
@@ -237,6 +247,28 @@ final class Trace {
       return channel
           .map(FileChannel.MapMode.READ_ONLY, start, count * width)
           .order(ByteOrder.LITTLE_ENDIAN);
+    }
+
+    /** Checks that the file ends here, and by its checksum that it is as it was written. */
+    long end() throws IOException {
+      long expected = summed ? next(1, Long.BYTES, "checksum").getLong() : 0;
+      if (position != channel.size()) {
+        throw unfit(path, "goes on after its end; write it again");
+      }
+      long found = sumUpTo(summed ? position - Long.BYTES : position);
+      if (summed && found != expected) {
+        throw unfit(path, "is damaged (its checksum is wrong); write it again");
+      }
+      return found;
+    }
+
+    private long sumUpTo(long end) throws IOException {
+      CRC32 sum = new CRC32();
+      for (long at = 0; at < end; at += MAPPED_BYTES) {
+        long size = Math.min(MAPPED_BYTES, end - at);
+        sum.update(channel.map(FileChannel.MapMode.READ_ONLY, at, size));
+      }
+      return sum.getValue();
     }
   }
 }
