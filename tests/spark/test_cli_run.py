@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
     from tests.conftest import Said
 
 pytestmark = pytest.mark.spark

@@ -117,7 +117,8 @@ class _Unpickler(pickle.Unpickler):
         try:
             return _ADMITTED[module, name]
         except KeyError:
-            raise NotPlain(f"the bytes name {module}.{name}, which is not plain data") from None
+            named = f"{module}.{name}"
+            raise NotPlain(f"the bytes name {named!r:.80}, which is not plain data") from None
 
 
 class Packer:
