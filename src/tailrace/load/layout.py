@@ -126,7 +126,7 @@ def read(path: Path) -> Sections:
     arrays: list[NDArray[Any]] = [
         raw[a:b].view(kind) for (a, b), (_, kind) in zip(places, kinds, strict=True)
     ]
-    if magic == _MAGIC and zlib.crc32(raw[:end]) != int(arrays.pop()[0]):
+    if magic == _MAGIC and zlib.crc32(raw[:end].data) != int(arrays.pop()[0]):
         raise LoadError(f"The trace file {path} is damaged (its checksum is wrong): make it again.")
     due_us, key, size, key_start, key_blob, *stored = arrays
     payloads = Texts(stored[0], stored[1]) if stored else None
