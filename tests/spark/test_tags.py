@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.spark import sinks
 from tailrace.spark.chain import TAG
 from tailrace.spark.sources import replay
-from tailrace.spark.step import carried, step
+from tailrace.spark.step import carried, lost_in, step, tagged
 
 from .collected import Files, plan_on
 from .flows import Running, observed
 from .support import by_value, even_trace, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -28,66 +32,142 @@ by_value(__name__)
 TAGS = {seq: 1_000_000 + seq for seq in range(12)}
 """The arrival of each record, by which it can be told from every other."""
 
+COLUMNS = ["seq", "key", "parts", "at"]
+
 
 @pytest.fixture(scope="module")
-def tagged(spark: SparkSession) -> DataFrame:
-    """Records as a pipeline gets them: with a tag, which is not among their columns."""
+def records(spark: SparkSession) -> DataFrame:
+    """Records as a pipeline gets them: with a tag, which is not among their columns.
+
+    ``at`` is the same moment, in a column that the pipeline carries along by itself.
+    """
     rows = [(seq, f"k{seq % 3}", [seq] * (seq % 3), tag) for seq, tag in TAGS.items()]
-    frame = spark.createDataFrame(rows, f"seq long, key string, parts array<long>, {TAG} long")
-    return frame.select("seq", "key", "parts")
+    frame = spark.createDataFrame(rows, "seq long, key string, parts array<long>, at long")
+    return tagged(frame, F.col("at"))
 
 
-Through = dict[str, "Callable[[DataFrame], DataFrame]"]
+@pytest.fixture(scope="module")
+def names(spark: SparkSession) -> DataFrame:
+    """A static side: two rows for one key, one for the next, none for the third, one for no key."""
+    rows = [("k0", "zero", 7), ("k0", "null", 8), ("k1", "one", 9), ("k9", "nine", 10)]
+    made = spark.createDataFrame(rows, "key string, name string, at int")
+    made.createOrReplaceTempView("names")
+    return made
+
+
+Through = dict[str, "Callable[[DataFrame, DataFrame], DataFrame]"]
+
+
+def sql(query: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
+    """A query in SQL on a view of the records."""
+
+    def through(frame: DataFrame, _: DataFrame) -> DataFrame:
+        view = f"records_{next(_views)}"
+        frame.createOrReplaceTempView(view)
+        return frame.sparkSession.sql(query.replace("records", view))
+
+    return through
+
+
+_views = itertools.count()
 
 KEPT: Through = {
-    "nothing": lambda f: f,
-    "select": lambda f: f.select("seq"),
-    "computed select": lambda f: f.select((F.col("seq") + 0).alias("seq"), F.lit(1)),
-    "where": lambda f: f.where("seq % 2 = 0"),
-    "withColumn": lambda f: f.withColumn("key", F.upper("key")),
-    "drop": lambda f: f.drop("key", "parts"),
-    "renamed": lambda f: f.withColumnRenamed("seq", "x").withColumnRenamed("x", "seq"),
-    "alias": lambda f: f.alias("f").select("f.seq"),
-    "union": lambda f: f.where("seq % 2 = 1").union(f.where("seq % 2 = 0")),
-    "union of different columns": lambda f: (
-        f.where("seq % 2 = 1")
-        .select("seq", "key")
-        .union(f.where("seq % 2 = 0").select("seq", "key"))
+    "nothing": lambda f, _: f,
+    "select": lambda f, _: f.select("at", "seq", "parts", "key"),
+    "computed select": lambda f, _: f.select("*", (F.col("seq") + 1).alias("n"), F.lit(1)),
+    "where": lambda f, _: f.where("seq % 2 = 0"),
+    "withColumn": lambda f, _: f.withColumn("key", F.concat("key", F.lit(""))),
+    "drop": lambda f, _: f.withColumn("more", F.lit(1)).drop("more"),
+    "renamed": lambda f, _: f.withColumnRenamed("seq", "x").withColumnRenamed("x", "seq"),
+    "alias": lambda f, _: f.alias("f").select("f.*"),
+    "selectExpr": lambda f, _: f.selectExpr("*", "seq * 2 as twice"),
+    "sql": sql("select upper(r.key) as key, r.seq, r.parts, r.at from records r where seq > 1"),
+    "sql with a name": sql("with w as (select * from records where seq > 1) select * from w"),
+    "union": lambda f, _: f.where("seq % 2 = 1").union(f.where("seq % 2 = 0")),
+    "union by name": lambda f, _: (
+        f.where("seq % 2 = 1").unionByName(f.where("seq % 2 = 0").select(*COLUMNS[::-1]))
+        if f.columns == COLUMNS
+        else f
     ),
-    "repartition": lambda f: f.repartition(3, "key"),
-    "coalesce": lambda f: f.coalesce(1),
-    "explode": lambda f: f.select("seq", F.explode("parts").alias("part")),
-    "outer explode": lambda f: f.select("seq", F.explode_outer("parts").alias("part")),
-    "distinct": lambda f: f.select("seq").distinct(),
-    "dropDuplicates by column": lambda f: f.dropDuplicates(["seq"]),
-    "many in a row": lambda f: (
-        f.where("seq > 1")
-        .select("seq", "key", F.explode("parts").alias("part"))
-        .repartition(2)
-        .withColumn("more", F.col("part") * 2)
-        .select("more", "seq")
-        .where("more < 20")
+    "repartition": lambda f, _: f.repartition(3, "key"),
+    "coalesce": lambda f, _: f.coalesce(1),
+    "rebalance": lambda f, _: f.hint("rebalance"),
+    "explode": lambda f, _: f.select("*", F.explode("parts").alias("part")),
+    "outer explode": lambda f, _: f.select("*", F.explode_outer("parts").alias("part")),
+    "posexplode": lambda f, _: f.select("*", F.posexplode("parts").alias("at_", "part")),
+    "inline": lambda f, _: f.select("*", F.inline(F.array(F.struct(F.lit(1).alias("x"))))),
+    "stack": lambda f, _: f.selectExpr("*", "stack(2, seq, -seq) as n"),
+    "lateral view": sql("select r.* from records r lateral view explode(parts) t as part"),
+    "two lateral views": sql(
+        "select r.* from records r lateral view explode(parts) as x "
+        "lateral view outer posexplode(parts) as i, y"
     ),
+    "lateral subquery": sql("select r.* from records r, lateral (select r.seq + 1 as next)"),
+    "unpivot": lambda f, _: f.select(*COLUMNS).unpivot(
+        COLUMNS, [F.col("seq").alias("a"), F.col("at").alias("b")], "which", "value"
+    ),
+    "distinct": lambda f, _: f.distinct(),
+    "dropDuplicates by column": lambda f, _: f.dropDuplicates(["key"]),
+    "sample": lambda f, _: f.sample(0.7, seed=3),
+    "observe": lambda f, _: f.observe(f"seen_{next(_views)}", F.count("*").alias("n")),
+    "watermark": lambda f, _: f.withColumn("ts", F.timestamp_micros("at")).withWatermark(
+        "ts", "1 minute"
+    ),
+    "inner join by name": lambda f, n: f.join(n.drop("at"), "key"),
+    "broadcast join": lambda f, n: f.join(F.broadcast(n.drop("at")), "key"),
+    "left outer join": lambda f, n: f.join(n.drop("at"), "key", "left"),
+    "right outer join": lambda f, n: (
+        n.select(F.col("key").alias("other")).join(f, F.col("other") == f["key"], "right")
+    ),
+    "semi join": lambda f, n: f.join(n, "key", "left_semi"),
+    "anti join": lambda f, n: f.join(n, "key", "left_anti"),
+    "cross join": lambda f, n: f.crossJoin(n.select("name")),
+    "join of a range": lambda f, n: f.join(n.select(F.col("at").alias("m")), F.expr("seq < m")),
+    "join with columns of the same names": lambda f, n: (
+        f.alias("f").join(n.alias("n"), F.expr("f.key = n.key")).select("f.*", "n.name")
+    ),
+    "join in sql": sql("select r.*, n.name from records r join names n using (key)"),
+    "in": sql("select * from records where key in (select key from names)"),
+    "not exists": sql(
+        "select * from records r where not exists (select 1 from names n where n.key = r.key)"
+    ),
+    "scalar subquery": sql("select *, (select max(name) from names) as most from records"),
 }
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_record_keeps_its_tag_through(tagged: DataFrame, name: str) -> None:
-    through = KEPT[name]
-    result = through(tagged)
+def test_a_record_keeps_its_tag_through(records: DataFrame, names: DataFrame, name: str) -> None:
+    compare(KEPT[name](records, names))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(chosen=st.lists(st.sampled_from(sorted(KEPT)), min_size=2, max_size=7))
+def test_a_record_keeps_its_tag_through_any_of_these_in_a_row(
+    records: DataFrame, names: DataFrame, chosen: list[str]
+) -> None:
+    frame = records
+    for name in chosen:
+        frame = KEPT[name](frame, names).select(*COLUMNS)
+    compare(frame)
+
+
+def compare(result: DataFrame) -> None:
+    """The results are the same, each with the moment that the pipeline carried along itself."""
     assert TAG not in result.columns
-    plain = sorted(row["seq"] for row in result.collect())
     found = carried(result)
     assert found.columns == [*result.columns, TAG]
     rows = found.collect()
-    assert sorted(row["seq"] for row in rows) == plain
-    assert {row["seq"]: row[TAG] for row in rows} == {seq: TAGS[seq] for seq in plain}
+    at = result.columns.index("at")
+    assert [row[-1] for row in rows] == [row[at] for row in rows]
+    assert Counter(str(row[:-1]) for row in rows) == Counter(
+        str(tuple(row)) for row in result.collect()
+    )
 
 
 def test_duplicates_are_told_by_the_columns_of_the_pipeline_and_not_by_the_tag(
-    tagged: DataFrame,
+    records: DataFrame,
 ) -> None:
-    result = tagged.select("key").dropDuplicates()
+    result = records.select("key").dropDuplicates()
     assert sorted(row["key"] for row in result.collect()) == ["k0", "k1", "k2"]
     rows = carried(result).collect()
     assert sorted(row["key"] for row in rows) == ["k0", "k1", "k2"]
@@ -96,28 +176,61 @@ def test_duplicates_are_told_by_the_columns_of_the_pipeline_and_not_by_the_tag(
     )
 
 
-LOST: Through = {
-    "aggregation": lambda f: f.groupBy("key").agg(F.sum("seq").alias("seq")),
-    "join": lambda f: f.select("seq").join(f.select("seq").where("seq > 3"), "seq"),
-    "union with records that have none": lambda f: f.select("seq").union(
-        f.groupBy("key").agg(F.sum("seq").alias("seq")).select("seq")
+def aggregated(frame: DataFrame) -> DataFrame:
+    return frame.groupBy("key").agg(F.sum("seq").alias("seq"))
+
+
+LOST: dict[str, tuple[str, Callable[[DataFrame, DataFrame], DataFrame]]] = {
+    "aggregation": ("an aggregation", lambda f, _: aggregated(f)),
+    "what follows an aggregation": (
+        "an aggregation",
+        lambda f, n: aggregated(f).join(n, "key").where("seq > 1").select("seq"),
     ),
+    "SELECT DISTINCT": ("SELECT DISTINCT", sql("select distinct key from records")),
+    "self-join": ("a join of two streams", lambda f, _: f.join(f.where("seq > 3"), "seq")),
+    "full outer join": ("a full outer join", lambda f, n: f.join(n, "key", "full")),
+    "left outer join of the static side": (
+        "a left outer join that keeps the other side whole",
+        lambda f, n: n.join(f, "key", "left"),
+    ),
+    "union with records that have none": (
+        "a union with records that are not of the flow's source",
+        lambda f, n: f.select("key").union(n.select("key")),
+    ),
+    "union with an aggregation": (
+        "an aggregation",
+        lambda f, _: f.select("key", "seq").union(aggregated(f)),
+    ),
+    "mapInArrow": ("mapInArrow", lambda f, _: f.select("seq").mapInArrow(lambda b: b, "seq long")),
+    "intersection": ("Spark's operator Intersect", lambda f, n: f.select("key").intersect(n.select("key"))),
 }
 
 
 @pytest.mark.parametrize("name", LOST)
 def test_where_records_become_others_the_tag_ends_and_nothing_else_changes(
-    tagged: DataFrame, name: str
+    records: DataFrame, names: DataFrame, name: str
 ) -> None:
-    result = LOST[name](tagged)
+    culprit, through = LOST[name]
+    result = through(records, names)
     found = carried(result)
     assert found.columns == result.columns
-    assert sorted(map(tuple, found.collect())) == sorted(map(tuple, result.collect()))
+    assert Counter(map(str, found.collect())) == Counter(map(str, result.collect()))
+    assert lost_in(result).startswith(culprit)
 
 
-def test_without_a_tag_there_is_none_to_carry(spark: SparkSession) -> None:
-    frame = spark.range(3).select("id")
-    assert carried(frame).columns == ["id"]
+def test_a_static_side_gets_no_tag(records: DataFrame, names: DataFrame) -> None:
+    assert carried(names).columns == names.columns
+    joined = carried(records.join(names, "key").select("seq", "name"))
+    plan = joined._jdf.queryExecution().analyzed().toString()  # type: ignore[operator]
+    (static,) = [line for line in plan.splitlines() if "name#" in line and "LogicalRDD" in line]
+    assert TAG not in static
+
+
+def test_a_column_named_like_the_tag_that_does_not_leave_the_pipeline_is_not_taken_for_it(
+    records: DataFrame,
+) -> None:
+    own = records.withColumn(TAG, F.lit(5)).where(f"{TAG} = 5").drop(TAG)
+    compare(own.withColumn("more", F.lit(1)))
 
 
 # --- in a running flow -----------------------------------------------------------------------

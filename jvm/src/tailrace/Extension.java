@@ -14,12 +14,14 @@ import scala.runtime.BoxedUnit;
 
 /**
  * What Tailrace adds to a session ({@code spark.sql.extensions}): in real-time mode, chains of
- * steps get their records through {@link HandOver}. Everything else is left as Spark planned it.
+ * steps get their records through {@link HandOver}, and the static side of a join is broadcast
+ * ({@link LiveJoins}). Everything else is left as Spark planned it.
  */
 public final class Extension extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
     extensions.injectColumnar(session -> new Rules());
+    extensions.injectPlannerStrategy(LiveJoins::new);
     return BoxedUnit.UNIT;
   }
 

@@ -3,6 +3,7 @@ package tailrace;
 import java.util.stream.Stream;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Row;
+import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.Deduplicate;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -16,14 +17,14 @@ public final class LivePlan {
 
   /** Whether every source of a stream can be read in real-time mode. */
   public static boolean readsLive(Dataset<Row> frame) {
-    return nodes(analyzed(frame))
+    return nodes(read(frame))
         .filter(node -> node.children().isEmpty() && node.isStreaming())
         .allMatch(LivePlan::isLive);
   }
 
   /** The tasks behind the exchanges of a stream, which all run at the same time. */
   public static int tasksBehindExchanges(Dataset<Row> frame, int shufflePartitions) {
-    return nodes(analyzed(frame))
+    return nodes(read(frame))
         .filter(LogicalPlan::isStreaming)
         .mapToInt(node -> tasks(node, shufflePartitions))
         .sum();
@@ -44,8 +45,10 @@ public final class LivePlan {
     return name.startsWith("tailrace.") || name.startsWith("org.apache.spark.sql.kafka010.");
   }
 
-  private static LogicalPlan analyzed(Dataset<Row> frame) {
-    return ((org.apache.spark.sql.classic.Dataset<Row>) frame).queryExecution().analyzed();
+  /** The plan that Spark analysed, with what WITH names in SQL put where it is used. */
+  public static LogicalPlan read(Dataset<Row> frame) {
+    var classic = (org.apache.spark.sql.classic.Dataset<Row>) frame;
+    return new InlineCTE(true, false, false).apply(classic.queryExecution().analyzed());
   }
 
   private static Stream<LogicalPlan> nodes(LogicalPlan plan) {

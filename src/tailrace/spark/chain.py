@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from tailrace.spark.link import Link
     from tailrace.spark.meter import Meters
 
+RESERVED = "_tailrace_"
+"""Begins the names of the columns that Tailrace adds; a pipeline's own may not begin with it."""
+
 LAST = "(each)"
 """The name of the step that a sink of one function is."""
 

@@ -14,8 +14,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as sf
-
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.goals import is_sink
 from tailrace.plan import FLUSH_MS, chain_name
@@ -29,7 +27,7 @@ from tailrace.spark.live import Ear, seen
 from tailrace.spark.probe import arrived_us
 from tailrace.spark.settings import EXTENSION, conf_of
 from tailrace.spark.sinks import Each, StreamSink
-from tailrace.spark.step import Compilation, carried
+from tailrace.spark.step import Compilation, carried, lost_in, tagged
 from tailrace.spark.trace import outputs_of
 
 if TYPE_CHECKING:
@@ -213,8 +211,7 @@ def compiled(job: Job, compilation: Compilation, sink: object) -> DataFrame:
             "No column says when records arrived, and in real-time mode nothing else does: "
             "name one with Flow(..., arrived='column')."
         )
-    visible = [sf.col(f"`{column}`") for column in job.frame.columns]
-    source = job.frame.withColumn(TAG, arrived_us(arrived)).select(*visible)
+    source = tagged(job.frame, arrived_us(arrived))
     with compilation.active():
         output = next(iter(outputs_of(job.pipeline, source).values()))
         return carried(sink.last(output) if isinstance(sink, Each) else output)
@@ -278,9 +275,10 @@ def why_not(job: Job, graph: Graph, constraints: Iterable[Constraint]) -> list[s
         if not isinstance(sink, StreamSink)
     )
     ended = any(is_sink(constraint.path[-1]) for constraint in constraints)
-    if not found and ended and TAG not in _preview(job, graph, None).columns:
+    output = _preview(job, graph, None) if ended and not found else None
+    if output is not None and TAG not in output.columns:
         found.append(
-            "Spark aggregates or joins on the way, behind which a record's arrival is not known "
+            f"there is {lost_in(output)} on the way, behind which a record's arrival is not known "
             "any more, so that its latency could not be judged; end the path of the constraint "
             "before that, or use backend='microbatch'."
         )

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from urllib.parse import quote
 
 from pyspark.errors import ParseException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 from tailrace.errors import InputError
 from tailrace.flow import OnError, Step
-from tailrace.spark.chain import LAST, READ, TAG, Chain
+from tailrace.spark.chain import LAST, READ, RESERVED, TAG, Chain
 from tailrace.spark.keyed import Memory
 from tailrace.spark.link import Link
 from tailrace.state.keyed import initial_maker
@@ -30,7 +30,7 @@ from tailrace.state.partitions import home_of
 from tailrace.units import duration_ms, size_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from pyspark.accumulators import Accumulator
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from tailrace.spark.beacon import Beacon
     from tailrace.spark.meter import Meters
     from tailrace.state.state import State
+
+_MARK = {"tailrace.arrival": True}
+"""The metadata by which ``jvm/src/tailrace/Tag.java`` knows the column of arrival times."""
 
 STEP_PREFIX = "tailrace:"
 """Starts the name of every chain's function, by which the tracer finds it in Spark's plan."""
@@ -208,7 +211,18 @@ def _parsed(step: Step) -> StructType:
             f"The schema {step.schema!r} of step '{step.name}' has two columns of one name: give "
             "each a name of its own."
         )
+    refuse_reserved(parsed.names, f"Step '{step.name}' makes")
     return parsed
+
+
+def refuse_reserved(columns: Iterable[str], where: str) -> None:
+    """Refuse columns whose names are those of the columns that Tailrace adds."""
+    for column in columns:
+        if column.lower().startswith(RESERVED):
+            raise InputError(
+                f"{where} a column {column!r}, and Tailrace keeps names that begin with "
+                f"{RESERVED!r} for itself: give it another name."
+            )
 
 
 @dataclass
@@ -246,6 +260,7 @@ class Compilation:
         """Add a step to what ``frame`` holds, in the chain of its predecessor where planned."""
         self.applied.append(apply)
         name = apply.step.name
+        refuse_reserved(frame.columns, f"Step '{name}' gets")
         base, links = self._joined(name, frame)
         links = (*links, self._link(apply))
         if len(links) == 1:
@@ -290,7 +305,9 @@ class Compilation:
         if self.beacon is None:
             return _map_in_arrow(base, chain, schema)
         tagged = TAG in base.columns
-        whole = StructType([*schema.fields]).add(TAG, LongType()) if tagged else schema
+        whole = StructType([*schema.fields])
+        if tagged:
+            whole = whole.add(TAG, LongType(), metadata=_MARK)
         result = _map_in_arrow(base.withColumn(READ, sf.lit(0).cast("long")), chain, whole)
         return result.select(*(sf.col(f"`{name}`") for name in schema.names))
 
@@ -326,10 +343,22 @@ def state_place(directory: Path, step: str) -> Path:
     return directory / quote(step, safe=" ")
 
 
+def tagged(frame: DataFrame, arrived_us: Column) -> DataFrame:
+    """The same records, bearing the time of their arrival in a column that is not seen."""
+    visible = [sf.col(f"`{column}`") for column in frame.columns]
+    return frame.select(*visible, arrived_us.alias(TAG, metadata=_MARK)).select(*visible)
+
+
 def carried(frame: DataFrame) -> DataFrame:
     """The same records with the time of their arrival as last column, where it is still known."""
     session: Any = frame.sparkSession
     return DataFrame(session._jvm.tailrace.Tag.carried(frame._jdf), frame.sparkSession)
+
+
+def lost_in(frame: DataFrame) -> str:
+    """The operator of Spark's in which records lost the time of their arrival, if they did."""
+    session: Any = frame.sparkSession
+    return str(session._jvm.tailrace.Tag.lostIn(frame._jdf))
 
 
 def _map_in_arrow(frame: DataFrame, chain: Chain, schema: StructType) -> DataFrame:

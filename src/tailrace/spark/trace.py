@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from tailrace.errors import TraceError
 from tailrace.flow import Graph, Stream, graph
 from tailrace.goals import SINK, SOURCE
-from tailrace.spark.step import STEP_PREFIX, Compilation
+from tailrace.spark.step import STEP_PREFIX, Compilation, refuse_reserved
 from tailrace.state.manifest import HASHED, KEYED, Layout
 
 if TYPE_CHECKING:
@@ -68,8 +68,10 @@ def trace(pipeline: Pipeline, source: DataFrame) -> Graph:
     if len(steps) < len(compilation.applied):
         graph(tuple(apply.step for apply in compilation.applied), ())  # names the one used twice
     streams: list[Stream] = []
+    refuse_reserved(source.columns, "The source of the flow has")
     for name, output in outputs.items():
-        _walk(output._jdf.queryExecution().analyzed(), Stream("", name), streams)
+        refuse_reserved(output.columns, f"The output '{name}' of the pipeline has")
+        _walk(_plan(output), Stream("", name), streams)
     _refuse_what_cannot_run(steps, streams, outputs)
     return graph(tuple(steps.values()), tuple(streams))
 
@@ -123,6 +125,11 @@ def keeps_state(graph: Graph) -> bool:
     """Whether anything in a pipeline remembers, so that every batch must be computed."""
     native = {name for stream in graph.streams for name in stream.native}
     return any(step.keyed_by for step in graph.steps) or not native <= _ROW_BY_ROW
+
+
+def _plan(frame: DataFrame) -> Any:
+    session: Any = frame.sparkSession
+    return session._jvm.tailrace.LivePlan.read(frame._jdf)
 
 
 def _walk(node: Any, stream: Stream, streams: list[Stream]) -> None:
