@@ -35,13 +35,18 @@ class Files:
 
     @property
     def sink(self) -> sinks.Each:
+        return sinks.each(self.append)
+
+    @property
+    def append(self) -> Callable[[Any], None]:
+        """What the sink does with a record, in the worker."""
         directory = str(self._directory)
 
         def append(row: Any) -> None:
             with (Path(directory) / str(os.getpid())).open("a") as file:
                 file.write(json.dumps(list(row)) + "\n")
 
-        return sinks.each(append)
+        return append
 
     def rows(self) -> list[tuple[Any, ...]]:
         """What is there by now, but for a line that is being written."""

@@ -388,7 +388,7 @@ def test_a_bound_behind_an_aggregation_is_refused_and_one_before_it_is_not(
         return marked.groupBy("seq").count()
 
     flow = observed(pipeline, sinks.discard(), backend="realtime").keep(mean="10 ms")
-    refused(spark, flow, "a record's arrival is not known any more")
+    refused(spark, flow, "there is an aggregation on the way, behind which a record's arrival is")
     flow = observed(pipeline, sinks.discard(), backend="realtime")
     flow.keep(mean="10 ms", path=("source", "a"))
     before = str(spark.conf.get("spark.sql.shuffle.partitions"))

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812
 
+from tailrace.plan import Backend, Plan
+from tailrace.policy.realtime import SHORTEST_BATCH_MS
 from tailrace.spark import sinks
 from tailrace.spark.chain import TAG
+from tailrace.spark.letters import last_committed
 from tailrace.spark.sources import replay
 from tailrace.spark.step import carried, lost_in, step, tagged
 
 from .collected import Files, plan_on
-from .flows import Running, observed
+from .flows import Running, observed, total
 from .support import by_value, even_trace, until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -116,8 +121,8 @@ KEPT: Through = {
     "inner join by name": lambda f, n: f.join(n.drop("at"), "key"),
     "broadcast join": lambda f, n: f.join(F.broadcast(n.drop("at")), "key"),
     "left outer join": lambda f, n: f.join(n.drop("at"), "key", "left"),
-    "right outer join": lambda f, n: (
-        n.select(F.col("key").alias("other")).join(f, F.col("other") == f["key"], "right")
+    "right outer join": lambda f, n: n.select(F.col("key").alias("other")).join(
+        f, F.col("other") == f["key"], "right"
     ),
     "semi join": lambda f, n: f.join(n, "key", "left_semi"),
     "anti join": lambda f, n: f.join(n, "key", "left_anti"),
@@ -202,7 +207,10 @@ LOST: dict[str, tuple[str, Callable[[DataFrame, DataFrame], DataFrame]]] = {
         lambda f, _: f.select("key", "seq").union(aggregated(f)),
     ),
     "mapInArrow": ("mapInArrow", lambda f, _: f.select("seq").mapInArrow(lambda b: b, "seq long")),
-    "intersection": ("Spark's operator Intersect", lambda f, n: f.select("key").intersect(n.select("key"))),
+    "intersection": (
+        "Spark's operator Intersect",
+        lambda f, n: f.select("key").intersect(n.select("key")),
+    ),
 }
 
 
@@ -240,17 +248,19 @@ EARLIER_MS = 100_000.0
 can be mistaken for nothing else."""
 
 
-def long_ago(path: Path, count: int) -> Callable[[SparkSession], DataFrame]:
-    """A source of the user's own whose records arrived long ago."""
+def long_ago(path: Path, count: int, keys: int = 1) -> Callable[[SparkSession], DataFrame]:
+    """A source of the user's own whose records arrived long ago, those of each key at another time.
+
+    A record of k1 came half as long ago again as one of k0.
+    """
     file = path / "own.trace"
-    even_trace(count, 1_000).save(file)
+    even_trace(count, 1_000, keys).save(file)
 
     def source(session: SparkSession) -> DataFrame:
         reader = session.readStream.format("tailrace-replay").option("trace", str(file))
         frame = reader.option("partitions", "1").load()
-        return frame.withColumn(
-            "then", F.col("due") - F.expr(f"interval {EARLIER_MS:.0f} milliseconds")
-        )
+        earlier_s = F.expr(f"{EARLIER_MS / 1e3} * (1 + substring(key, 2) / 2)")
+        return frame.withColumn("then", F.col("due") - F.make_dt_interval(secs=earlier_s))
 
     return source
 
@@ -291,29 +301,117 @@ def test_the_latency_counts_from_the_arrival_through_all_that_lies_between(
     assert parts["source_wait"] == max(parts.values())
 
 
-def told_apart(record: Any) -> tuple[int, str]:
-    return record.seq, record.key
+KEYED = "seq long, key string, at long"
 
 
-def test_records_that_lost_their_tag_on_the_way_still_flow(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """An outer reference table takes the tag away; the results are what they would be."""
-    names = spark.createDataFrame([("k0", "zero"), ("k1", "one")], "key string, name string")
+def joined(names: DataFrame, how: str) -> Callable[[DataFrame], DataFrame]:
+    """A step, a join with a static side, and another step; ``at`` is carried along by hand."""
 
     def pipeline(records: DataFrame) -> DataFrame:
-        first = records.transform(step("a", told_apart, "seq long, key string"))
-        joined = first.join(F.broadcast(names), "key")
-        return joined.transform(step("b", lambda row: (row.seq, row.name), "seq long, name string"))
+        at = records.withColumn("at", F.unix_micros("then")).where("seq >= 0")
+        first = at.transform(step("a", lambda row: (row.seq, row.key, row.at), KEYED))
+        with_names = first.join(names, "key", how).select("seq", "name", "at")
+        last = step("b", tuple, "seq long, name string, at long")
+        return with_names.transform(last)
 
-    files, count = Files(tmp_path / "out"), 300
-    load = even_trace(count, 1_000, keys=2)
-    flow = observed(pipeline, files.sink, source=load, backend="realtime")
+    return pipeline
+
+
+def noted(path: Path) -> tuple[Files, sinks.Each]:
+    """A sink that notes with every result when it came."""
+    files = Files(path)
+    append = files.append
+
+    def note(row: Any) -> None:
+        append((*row, time.time_ns() // 1_000))
+
+    return files, sinks.each(note)
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_the_latency_behind_a_join_is_that_of_the_records_that_came_through(
+    spark: SparkSession, tmp_path: Path, names: DataFrame, how: str
+) -> None:
+    """One key is doubled, one dropped by the inner join; the sink knows what each result took."""
+    files, sink = noted(tmp_path / "out")
+    count = 300
+    flow = observed(
+        joined(names.drop("at"), how),
+        sink,
+        source=long_ago(tmp_path, count, keys=3),
+        arrived="then",
+        backend="realtime",
+    )
+    flow.keep(mean=f"{2 * EARLIER_MS} ms").keep(mean=f"{EARLIER_MS / 2} ms")
+    of_key = {0: ["zero", "null"], 1: ["one"], 2: [None] if how == "left" else []}
+    expected = Counter((seq, name) for seq in range(count) for name in of_key[seq % 3])
     with Running(spark, flow, plan=plan_on("realtime")) as running:
-        until(files.hold(count), "all results")
+        until(files.hold(expected.total()), "all results")
+        assert last_committed(running.run._directory / "checkpoint") == -1  # while the batch runs
         report = running.run.stop()
-    assert sorted(files.rows()) == [(seq, ("zero", "one")[seq % 2]) for seq in range(count)]
+    rows = files.rows()
+    assert Counter(row[:2] for row in rows) == expected
+    took_ms = np.array([(now - at) / 1e3 for *_, at, now in rows])
+    latency = report.data["latency_ms"]
     assert report.data["records"] == count
+    assert latency["mean_ms"] == pytest.approx(took_ms.mean(), rel=0.01)
+    for quantile in (50, 95, 99):
+        expected_ms = np.percentile(took_ms, quantile, method="inverted_cdf")
+        assert latency[f"p{quantile}_ms"] == pytest.approx(expected_ms, rel=0.03)
+    kept, broken = report.data["constraints"]
+    assert kept["fulfilled_share"] == 1
+    assert broken["fulfilled_share"] == 0
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_a_join_does_not_change_the_latency_in_micro_batches(
+    spark: SparkSession, tmp_path: Path, names: DataFrame, how: str
+) -> None:
+    """Arrivals are counted where records enter: each once, whatever a join makes of it."""
+    memory, count = sinks.memory(), 300
+    flow = observed(
+        joined(names.drop("at"), how),
+        memory,
+        source=long_ago(tmp_path, count, keys=3),
+        arrived="then",
+    )
+    results = count // 3 * {"inner": 3, "left": 4}[how]
+    with Running(spark, flow, plan=plan_on("microbatch")) as running:
+        until(lambda: total(memory) >= results, "all results")
+        report = running.run.stop()
+    assert total(memory) == results
+    assert report.data["records"] == count
+    shown = report.data["latency_ms"]
+    # However late a batch is on a busy machine, the ages of the keys lie further apart.
+    near = {"abs": EARLIER_MS / 4}
+    assert shown["mean_ms"] == pytest.approx(1.5 * EARLIER_MS, **near)
+    assert shown["p50_ms"] == pytest.approx(1.5 * EARLIER_MS, **near)
+    assert shown["p99_ms"] == pytest.approx(2 * EARLIER_MS, **near)
+
+
+def test_a_static_side_is_read_when_a_batch_begins_though_the_flow_holds_every_slot(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    file = tmp_path / "names.csv"
+    file.write_text("k0,before\n")
+    names = spark.read.csv(str(file), "key string, name string").repartition(3)
+
+    def pipeline(records: DataFrame) -> DataFrame:
+        with_names = records.join(names, "key")
+        return with_names.transform(step("a", lambda row: row.name, "name string"))
+
+    files = Files(tmp_path / "out")
+    slots = spark.sparkContext.defaultParallelism
+    load = replay(even_trace(60_000, 1_000), partitions=slots)
+    flow = observed(pipeline, files.sink, source=load, backend="realtime").keep(mean="1 h")
+    short = Plan(SHORTEST_BATCH_MS, (("a",),), {}, Backend.REALTIME)
+    with Running(spark, flow, plan=lambda _: short) as running:
+        until(files.hold(1), "results of the first batch")
+        file.write_text("k0,afterw\n")
+        until(lambda: ("afterw",) in files.rows(), "results of the next batch")
+        running.run.stop()
+    seen = [name for (name,) in files.rows()]
+    assert set(seen) == {"before", "afterw"}
 
 
 @pytest.mark.parametrize("columns", [["x"], None], ids=["by column", "by all columns"])
