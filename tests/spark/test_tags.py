@@ -13,13 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812
 
+from tailrace.errors import InputError
 from tailrace.plan import Backend, Plan
 from tailrace.policy.realtime import SHORTEST_BATCH_MS
 from tailrace.spark import sinks
-from tailrace.spark.chain import TAG
+from tailrace.spark.chain import READ, TAG
 from tailrace.spark.letters import last_committed
 from tailrace.spark.sources import replay
 from tailrace.spark.step import carried, lost_in, step, tagged
+from tailrace.spark.trace import trace
 
 from .collected import Files, plan_on
 from .flows import Running, observed, total
@@ -361,6 +363,104 @@ def test_the_latency_behind_a_join_is_that_of_the_records_that_came_through(
     kept, broken = report.data["constraints"]
     assert kept["fulfilled_share"] == 1
     assert broken["fulfilled_share"] == 0
+
+
+def much_in_between(records: DataFrame) -> DataFrame:
+    """Two steps, and most of what Spark can do on the way; ``at`` is carried along by hand."""
+    at = records.withColumn("at", F.unix_micros("then"))
+    first = at.transform(step("a", lambda row: (row.seq, row.key, row.at), KEYED))
+    query = """
+        with known as (select * from live l where key in (select key from names))
+        select k.*, n.name, pos from known k left join names n on k.key = n.key and n.at < 8
+        lateral view posexplode(array(1, 2)) p as pos, part
+    """
+    first.createOrReplaceTempView("live")
+    asked = records.sparkSession.sql(query).hint("broadcast")
+    timed = asked.withColumn("ts", F.timestamp_micros("at")).withWatermark("ts", "1 minute")
+    watched = timed.observe("watched", F.count("*").alias("n")).drop("ts")
+    others = records.sparkSession.sql("select name as other from names where name like 'o%'")
+    unlike = watched.join(others, F.expr("name = other"), "anti")
+    turned = unlike.unpivot(
+        ["seq", "name", "at"], [F.col("pos"), F.col("seq").cast("int").alias("twice")], "kind", "n"
+    )
+    last = step("b", lambda row: (row.seq, row.name, row.kind, row.at), LAST_COLUMNS)
+    return turned.repartition(1).transform(last)
+
+
+LAST_COLUMNS = "seq long, name string, kind string, at long"
+
+
+def test_a_flow_of_many_operators_makes_the_same_in_real_time_and_knows_when_records_came(
+    spark: SparkSession, tmp_path: Path, names: DataFrame
+) -> None:
+    names.createOrReplaceTempView("names")
+    files, sink = noted(tmp_path / "out")
+    count = 120
+    rows = [(seq, f"k{seq % 3}") for seq in range(count)]
+    batch = spark.createDataFrame(rows, "seq long, key string").withColumn("then", F.now())
+    expected = Counter(row[:3] for row in map(tuple, much_in_between(batch).collect()))
+    flow = observed(
+        much_in_between,
+        sink,
+        source=long_ago(tmp_path, count, keys=3),
+        arrived="then",
+        backend="realtime",
+    ).keep(mean="1 h")
+    with Running(spark, flow, plan=plan_on("realtime")) as running:
+        until(files.hold(expected.total()), "all results")
+        report = running.run.stop()
+    assert Counter(row[:3] for row in files.rows()) == expected
+    took_ms = np.array([(now - at) / 1e3 for *_, at, now in files.rows()])
+    assert report.data["latency_ms"]["mean_ms"] == pytest.approx(took_ms.mean(), rel=0.01)
+
+
+def test_a_source_made_of_several_streams_is_one_source(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    files, sink = noted(tmp_path / "out")
+    count = 100
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+
+    def both(session: SparkSession) -> DataFrame:
+        one, two = (long_ago(tmp_path / name, count)(session) for name in ("one", "two"))
+        return one.union(two.withColumn("seq", F.col("seq") + count))
+
+    def pipeline(records: DataFrame) -> DataFrame:
+        at = records.select("seq", F.unix_micros("then").alias("at"))
+        return at.transform(step("a", tuple, "seq long, at long"))
+
+    flow = observed(pipeline, sink, source=both, arrived="then", backend="realtime")
+    with Running(spark, flow.keep(mean="1 h"), plan=plan_on("realtime")) as running:
+        until(files.hold(2 * count), "all results")
+        report = running.run.stop()
+    assert sorted(row[0] for row in files.rows()) == list(range(2 * count))
+    took_ms = np.array([(now - at) / 1e3 for *_, at, now in files.rows()])
+    assert report.data["latency_ms"]["mean_ms"] == pytest.approx(took_ms.mean(), rel=0.01)
+
+
+RESERVED_NAMES = {
+    "The source of the flow has": (
+        lambda f: f.withColumn(TAG, F.lit(1)),
+        lambda f: f.select("seq"),
+    ),
+    "Step 'a' gets": (
+        lambda f: f,
+        lambda f: f.withColumn(TAG.upper(), F.lit(1)).transform(step("a", lambda _: 1, "x int")),
+    ),
+    "Step 'a' makes": (lambda f: f, lambda f: f.transform(step("a", lambda _: 1, f"{READ} int"))),
+    "The output 'sink' of the pipeline has": (lambda f: f, lambda f: f.withColumn(TAG, F.lit(1))),
+}
+
+
+@pytest.mark.parametrize("where", RESERVED_NAMES)
+def test_a_column_with_a_name_of_ours_is_refused(spark: SparkSession, where: str) -> None:
+    before, pipeline = RESERVED_NAMES[where]
+    stream = before(spark.readStream.format("rate").load().withColumn("seq", F.col("value")))
+    with pytest.raises(
+        InputError, match=f"{where} a column '_(?i:tailrace)_.*give it another name"
+    ):
+        trace(pipeline, stream)
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])

@@ -6,7 +6,9 @@ import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
 import org.apache.spark.sql.catalyst.plans.logical.Deduplicate;
+import org.apache.spark.sql.catalyst.plans.logical.Distinct;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.RebalancePartitions;
 import org.apache.spark.sql.catalyst.plans.logical.RepartitionOperation;
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2;
 import scala.collection.JavaConverters;
@@ -17,9 +19,16 @@ public final class LivePlan {
 
   /** Whether every source of a stream can be read in real-time mode. */
   public static boolean readsLive(Dataset<Row> frame) {
-    return nodes(read(frame))
-        .filter(node -> node.children().isEmpty() && node.isStreaming())
-        .allMatch(LivePlan::isLive);
+    return sources(frame).allMatch(LivePlan::isLive);
+  }
+
+  /** How many streams a frame reads. */
+  public static int streams(Dataset<Row> frame) {
+    return (int) sources(frame).count();
+  }
+
+  private static Stream<LogicalPlan> sources(Dataset<Row> frame) {
+    return nodes(read(frame)).filter(node -> node.children().isEmpty() && node.isStreaming());
   }
 
   /** The tasks behind the exchanges of a stream, which all run at the same time. */
@@ -34,7 +43,12 @@ public final class LivePlan {
     if (node instanceof RepartitionOperation spread) {
       return spread.shuffle() ? spread.numPartitions() : 0;
     }
-    return node instanceof Aggregate || node instanceof Deduplicate ? shufflePartitions : 0;
+    boolean shuffles =
+        node instanceof Aggregate
+            || node instanceof Deduplicate
+            || node instanceof Distinct
+            || node instanceof RebalancePartitions;
+    return shuffles ? shufflePartitions : 0;
   }
 
   private static boolean isLive(LogicalPlan source) {

@@ -18,7 +18,6 @@ import org.apache.spark.sql.catalyst.plans.LeftSemi$;
 import org.apache.spark.sql.catalyst.plans.RightOuter$;
 import org.apache.spark.sql.catalyst.plans.logical.CollectMetrics;
 import org.apache.spark.sql.catalyst.plans.logical.Deduplicate;
-import org.apache.spark.sql.catalyst.plans.logical.DeduplicateWithinWatermark;
 import org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark;
 import org.apache.spark.sql.catalyst.plans.logical.Expand;
 import org.apache.spark.sql.catalyst.plans.logical.Filter;
@@ -97,10 +96,6 @@ public final class Tag {
       // Its keys stay what they are: told to take all columns, it would take the tag for one.
       return tagged(distinct.child())
           .map(child -> new Deduplicate(distinct.keys(), child, Option.empty()));
-    }
-    if (plan instanceof DeduplicateWithinWatermark distinct) {
-      return tagged(distinct.child())
-          .map(child -> new DeduplicateWithinWatermark(distinct.keys(), child, Option.empty()));
     }
     if (plan instanceof Union union) {
       return unionOf(union);

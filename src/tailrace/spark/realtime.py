@@ -291,7 +291,8 @@ def _slots_needed(job: Job, graph: Graph, plan: Plan) -> int:
     behind = job.jvm.tailrace.LivePlan.tasksBehindExchanges(
         _preview(job, graph, plan)._jdf, shuffle
     )
-    return (job.source_partitions or 1) + int(behind)
+    reading = job.source_partitions or job.jvm.tailrace.LivePlan.streams(job.frame._jdf)
+    return int(reading) + int(behind)
 
 
 def _preview(job: Job, graph: Graph, plan: Plan | None) -> DataFrame:

@@ -71,7 +71,7 @@ def trace(pipeline: Pipeline, source: DataFrame) -> Graph:
     refuse_reserved(source.columns, "The source of the flow has")
     for name, output in outputs.items():
         refuse_reserved(output.columns, f"The output '{name}' of the pipeline has")
-        _walk(_plan(output), Stream("", name), streams)
+        _walk(_plan(output), Stream("", name), streams, _several(source))
     _refuse_what_cannot_run(steps, streams, outputs)
     return graph(tuple(steps.values()), tuple(streams))
 
@@ -132,17 +132,26 @@ def _plan(frame: DataFrame) -> Any:
     return session._jvm.tailrace.LivePlan.read(frame._jdf)
 
 
-def _walk(node: Any, stream: Stream, streams: list[Stream]) -> None:
+def _several(source: DataFrame) -> Any:
+    """The plan of a source that is made of several streams, such as a union; None if it is one."""
+    session: Any = source.sparkSession
+    alone = session._jvm.tailrace.LivePlan.streams(source._jdf) == 1
+    return None if alone else _plan(source)
+
+
+def _walk(node: Any, stream: Stream, streams: list[Stream], whole: Any) -> None:
     """Follow the plan upstream until the named steps or the source are met.
 
     ``stream`` is the one being followed, from its target backwards: its native operators grow on
-    the way, its origin is not known yet.
+    the way, its origin is not known yet. ``whole`` is a source that several streams make up.
     """
     kind = node.nodeName()
     origin = None
     if kind == "MapInArrow" and node.functionExpr().name().startswith(STEP_PREFIX):
         origin = node.functionExpr().name().removeprefix(STEP_PREFIX)
     children = [node.children().apply(i) for i in range(node.children().size())]
+    if whole is not None and node.sameResult(whole):
+        origin = SOURCE
     if origin is None and not children:
         if not node.isStreaming():
             return  # a static side of a join: part of the native operators
@@ -150,13 +159,14 @@ def _walk(node: Any, stream: Stream, streams: list[Stream]) -> None:
     if origin is None:
         keyed_by = stream.keyed_by or _keys(node, kind)
         for child in children:
-            _walk(child, replace(stream, native=(kind, *stream.native), keyed_by=keyed_by), streams)
+            further = replace(stream, native=(kind, *stream.native), keyed_by=keyed_by)
+            _walk(child, further, streams, whole)
         return
     known = any(other.origin == origin for other in streams)
     streams.append(replace(stream, origin=origin))
     if not known and origin != SOURCE:
         for child in children:
-            _walk(child, Stream("", origin), streams)
+            _walk(child, Stream("", origin), streams, whole)
 
 
 def _keys(node: Any, kind: str) -> tuple[str, ...]:
