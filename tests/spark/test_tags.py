@@ -111,11 +111,11 @@ KEPT: Through = {
     ),
     "lateral subquery": sql("select r.* from records r, lateral (select r.seq + 1 as next)"),
     "unpivot": lambda f, _: f.select(*COLUMNS).unpivot(
-        COLUMNS, [F.col("seq").alias("a"), F.col("at").alias("b")], "which", "value"
+        tuple(COLUMNS), [F.col("seq").alias("a"), F.col("at").alias("b")], "which", "value"
     ),
     "distinct": lambda f, _: f.distinct(),
     "dropDuplicates by column": lambda f, _: f.dropDuplicates(["key"]),
-    "sample": lambda f, _: f.sample(0.7, seed=3),
+    "sample": lambda f, _: f.sample(fraction=0.7, seed=3),
     "observe": lambda f, _: f.observe(f"seen_{next(_views)}", F.count("*").alias("n")),
     "watermark": lambda f, _: f.withColumn("ts", F.timestamp_micros("at")).withWatermark(
         "ts", "1 minute"
@@ -231,7 +231,7 @@ def test_where_records_become_others_the_tag_ends_and_nothing_else_changes(
 def test_a_static_side_gets_no_tag(records: DataFrame, names: DataFrame) -> None:
     assert carried(names).columns == names.columns
     joined = carried(records.join(names, "key").select("seq", "name"))
-    plan = joined._jdf.queryExecution().analyzed().toString()  # type: ignore[operator]
+    plan = joined._jdf.queryExecution().analyzed().toString()
     (static,) = [line for line in plan.splitlines() if "name#" in line and "LogicalRDD" in line]
     assert TAG not in static
 
@@ -345,7 +345,11 @@ def test_the_latency_behind_a_join_is_that_of_the_records_that_came_through(
         backend="realtime",
     )
     flow.keep(mean=f"{2 * EARLIER_MS} ms").keep(mean=f"{EARLIER_MS / 2} ms")
-    of_key = {0: ["zero", "null"], 1: ["one"], 2: [None] if how == "left" else []}
+    of_key: dict[int, list[str | None]] = {
+        0: ["zero", "null"],
+        1: ["one"],
+        2: [None] if how == "left" else [],
+    }
     expected = Counter((seq, name) for seq in range(count) for name in of_key[seq % 3])
     with Running(spark, flow, plan=plan_on("realtime")) as running:
         until(files.hold(expected.total()), "all results")
@@ -439,7 +443,7 @@ def test_a_source_made_of_several_streams_is_one_source(
     assert report.data["latency_ms"]["mean_ms"] == pytest.approx(took_ms.mean(), rel=0.01)
 
 
-RESERVED_NAMES = {
+RESERVED_NAMES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "The source of the flow has": (
         lambda f: f.withColumn(TAG, F.lit(1)),
         lambda f: f.select("seq"),
@@ -483,10 +487,10 @@ def test_a_join_does_not_change_the_latency_in_micro_batches(
     assert report.data["records"] == count
     shown = report.data["latency_ms"]
     # However late a batch is on a busy machine, the ages of the keys lie further apart.
-    near = {"abs": EARLIER_MS / 4}
-    assert shown["mean_ms"] == pytest.approx(1.5 * EARLIER_MS, **near)
-    assert shown["p50_ms"] == pytest.approx(1.5 * EARLIER_MS, **near)
-    assert shown["p99_ms"] == pytest.approx(2 * EARLIER_MS, **near)
+    near_ms = EARLIER_MS / 4
+    assert shown["mean_ms"] == pytest.approx(1.5 * EARLIER_MS, abs=near_ms)
+    assert shown["p50_ms"] == pytest.approx(1.5 * EARLIER_MS, abs=near_ms)
+    assert shown["p99_ms"] == pytest.approx(2 * EARLIER_MS, abs=near_ms)
 
 
 def test_a_static_side_is_read_when_a_batch_begins_though_the_flow_holds_every_slot(
