@@ -7,10 +7,12 @@ JAR := src/tailrace/spark/tailrace.jar
 
 setup: .venv/ready $(JAR)
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml requirements/build.txt requirements/dev.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tailrace needs Python 3.11 or later: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements/build.txt
+	$(BIN)/pip install --quiet --require-hashes --no-build-isolation --requirement requirements/dev.txt
+	$(BIN)/pip install --quiet --no-index --no-deps --no-build-isolation --check-build-dependencies --editable .
 	touch $@
 
 $(JAR): .venv/ready jvm/build.py $(shell find jvm/src jvm/resources -type f)
@@ -74,9 +76,15 @@ soak: setup
 	$(BIN)/python -m tailrace.bench.soak --minutes 60 --out bench/results/soak.json
 	$(BIN)/python docs/figures.py
 
-# What a fresh install gives: run after changing dependencies, then test.
-lock: .venv/ready
-	$(BIN)/pip freeze --exclude-editable > constraints.txt
+# Every dependency with the hashes of all its files, for any platform and Python from 3.11 on. Versions
+# stay where they are allowed to: run after changing dependencies, then test. UPGRADE=1 takes the newest.
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-annotate $(if $(UPGRADE),--upgrade)
+
+lock:
+	test -x $(BIN)/uv || $(MAKE) --no-print-directory .venv/ready
+	$(COMPILE) --group build --output-file requirements/build.txt
+	$(COMPILE) --extra dev --constraint requirements/build.txt --output-file requirements/dev.txt pyproject.toml
 
 clean:
 	rm -rf .venv out build dist $(JAR)
