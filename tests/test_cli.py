@@ -176,9 +176,9 @@ ZERO = "must be above zero"
         ("tr.step('a', str, 'a string', scale=(-1, 4))", "The scale (-1, 4) of step 'a'"),
         ("tr.step('a', str, 'a string', scale=(4, 1))", "The scale (4, 1) of step 'a'"),
         ("tr.step('a', str, 'a string', on_error='ignore')", "on_error='ignore'"),
-        ("tr.step('a', 'str', 'a string')", "Step 'a' was given 'str', which cannot be called"),
+        ("tr.step('a', 'str', 'a string')", "Step 'a' was given a value of type str, which cannot"),
         ("tr.step('sink', str, 'a string')", "A step cannot be called 'sink'"),
-        ("tr.Flow('f', load, str, sink=7)", "7 is not a sink"),
+        ("tr.Flow('f', load, str, sink=7)", "A value of type int is not a sink"),
         ("tr.Flow('f', load, str, tr.sinks.memory(), mode='force')", "mode='force' is not known"),
         ("tr.Flow('f', load, str, tr.sinks.memory(), interval='0 s')", ZERO),
         ("tr.Flow('f', load, str, tr.sinks.memory(), warm_up='-1 s')", NONE),
@@ -242,12 +242,21 @@ def test_a_run_of_no_length_is_refused(
 
 
 @pytest.mark.usefixtures("nothing_runs")
-@pytest.mark.parametrize("pair", ["spark.driver.port", "=4", "", "spark.ui.port:4040"])
-def test_a_setting_that_is_not_a_pair_is_refused(
-    tailrace: Callable[..., Said], job: Callable[[str], Path], pair: str
+@pytest.mark.parametrize(
+    ("pair", "shown"),
+    [
+        ("spark.driver.port", "spark.driver.port"),
+        ("=4", "=***"),
+        ("", ""),
+        ("spark.ui.port:4040", "spark.ui.port:4040"),
+        ("spark.ssl.keyPassword:hunter2", "spark.ssl.keyPassword:***"),
+    ],
+)
+def test_a_setting_that_is_not_a_pair_is_refused_without_a_secret(
+    tailrace: Callable[..., Said], job: Callable[[str], Path], pair: str, shown: str
 ) -> None:
     said = tailrace("run", f"{job(GOOD)}:flow", "--conf", pair).sentence(USAGE)
-    assert said == f"'{pair}' is not a Spark setting: write --conf key=value."
+    assert said == f"'{shown}' is not a Spark setting: write --conf key=value."
 
 
 @pytest.mark.usefixtures("nothing_runs")

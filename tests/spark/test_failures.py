@@ -73,3 +73,46 @@ def test_what_a_worker_raised_in_our_own_words_comes_back_as_it_was() -> None:
 def test_an_error_of_our_own_stays_what_it_is() -> None:
     error = InputError("This is wrong: do that.")
     assert explained(error) is error
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "x\nCaused by: java.sql.SQLException: no login at jdbc:pg://h/d?user=u&password=hunter2",
+        "org.apache.kafka.KafkaException: sasl.jaas.config=Plain required password='hunter2';",
+        "tailrace.errors.FlowFailed: Nothing at https://u:hunter2@example.org: mend it.",
+        RuntimeError("cannot open postgres://u:hunter2@h/d"),
+        SPARK.replace("no\\nway", "secret=hunter2"),
+    ],
+)
+def test_secrets_that_an_error_quotes_are_masked(said: Exception | str) -> None:
+    sentence = str(explained(said))
+    assert "hunter2" not in sentence
+    assert "***" in sentence
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (
+            "x\nCaused by: a.b.NumberFormatException: [CAST_INVALID_INPUT] The value 'Al' of the",
+            "NumberFormatException [CAST_INVALID_INPUT]",
+        ),
+        (KeyError("Al"), "KeyError"),
+        ("The record Al", "redacted"),
+        ("[CAST_INVALID_INPUT] The value 'Al'", "[CAST_INVALID_INPUT]"),
+        ("Caused by: java.io.IOException: disk full", "IOException"),
+    ],
+)
+def test_a_redacted_failure_has_its_kind_and_not_what_it_says(
+    error: Exception | str, cause: str
+) -> None:
+    assert str(explained(error, redact=True)).startswith(f"The flow failed ({cause}): mend the")
+
+
+def test_a_worker_that_left_out_the_record_is_quoted_without_one() -> None:
+    facts = {"step": "parse", "batch": "7", "error": "ValueError in parse, line 3 of job.py"}
+    assert str(explained(f"RecordFailed: {FAILURE}{json.dumps(facts)}")) == (
+        "Step 'parse' failed in batch 7 on a record (ValueError in parse, line 3 of job.py): mend "
+        "the step, or give it on_error='drop' or 'dead-letter'."
+    )

@@ -432,7 +432,7 @@ def test_what_cannot_run_is_refused_before_anything_runs(spark: SparkSession) ->
     stream = spark.readStream.format("rate").load()
     with pytest.raises(InputError, match="has no column 'when' to read arrival times from"):
         observed(lambda f: f, sinks.memory(), source=stream, arrived="when").start(spark)
-    with pytest.raises(InputError, match="5 is not a sink"):
+    with pytest.raises(InputError, match="A value of type int is not a sink"):
         observed(three_steps, 5)
     with pytest.raises(InputError, match="mode='force' is not known"):
         observed(three_steps, sinks.memory(), mode="force")

@@ -329,7 +329,7 @@ def test_a_function_is_a_sink_and_other_things_are_not(frame: DataFrame) -> None
     assert got == [(3, 30)]
     memory = sinks.memory()
     assert sinks.as_sink(memory) is memory
-    with pytest.raises(InputError, match="'out/' is not a sink: use "):
+    with pytest.raises(InputError, match="A value of type str is not a sink: use "):
         sinks.as_sink("out/")
 
 

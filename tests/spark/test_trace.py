@@ -269,7 +269,7 @@ def test_only_a_flow_with_one_output_may_keep_state(frame: DataFrame, several: b
 
 
 def test_what_a_step_is_given_is_checked_at_once() -> None:
-    with pytest.raises(InputError, match="Step 'a' was given 5, which cannot be called"):
+    with pytest.raises(InputError, match="Step 'a' was given a value of type int, which cannot"):
         step("a", 5, SAME)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="has on_error='retry': write 'fail', 'drop' or"):
         named("a", on_error="retry")

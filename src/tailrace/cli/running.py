@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from tailrace.cli.app import AsJson, app, directory, print_json
 from tailrace.errors import FlowFailed, InputError
+from tailrace.masking import MASK, masked
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -43,6 +44,10 @@ def run(
     log: Annotated[
         Path | None, typer.Option(help="Append what was predicted and came of it to this file.")
     ] = None,
+    redact: Annotated[
+        bool,
+        typer.Option(help="Leave what records and keys hold out of errors, reports and profiles."),
+    ] = False,
     master: Master = None,
     conf: Conf = None,
     after_restore: Annotated[
@@ -61,6 +66,7 @@ def run(
     _check_length(seconds)
     with _kept_off_stdout(as_json):
         flow = running.find_flow(target)
+        flow.redact = flow.redact or redact
         if out is not None:
             directory(out)
         for file in (profile, log):
@@ -256,7 +262,8 @@ def _settings(pairs: list[str] | None) -> dict[str, str]:
     for pair in pairs or []:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise InputError(f"'{pair}' is not a Spark setting: write --conf key=value.")
+            shown = f"{masked(key)}{equals and f'={MASK}'}"
+            raise InputError(f"'{shown}' is not a Spark setting: write --conf key=value.")
         settings[key] = value
     return settings
 

@@ -17,6 +17,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from tailrace.goals import SOURCE
+from tailrace.model.keys.keytypes import from_arrow
 from tailrace.model.loads import Router
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.stages import stages_of
@@ -47,18 +48,6 @@ KEPT_INTERVALS = 120
 """Ten minutes of intervals of 5 s."""
 
 FREQUENT_KEYS = 64
-
-SPARK_TYPES = {
-    "bool": "boolean",
-    "int8": "tinyint",
-    "int16": "smallint",
-    "int32": "int",
-    "int64": "bigint",
-    "float": "float",
-    "double": "double",
-    "date32[day]": "date",
-}
-"""What Spark calls the Arrow types of keys that are not texts."""
 
 COUNT_STAYS = frozenset({"Project", "Repartition", "RepartitionByExpression"})
 """What Spark may do between two steps without adding or dropping records."""
@@ -224,7 +213,7 @@ class Recording:
             cpu_share=min(1.0, measure.cpu_ms / max(1e-9, math.fsum(measure.busy_ms.values()))),
             ratio=self._reaching(name, measures) / max(1, measure.records_in),
             keyed_by=keyed_by,
-            key_type=";".join(SPARK_TYPES.get(t, "string") for t in measure.key_type.split(";")),
+            key_type=from_arrow(measure.key_type),
             keys={key: count / whole for key, count in counted} if keyed_by else {},
             distinct=len(measure.keys) if known >= 0.999 * whole else 0,
         )

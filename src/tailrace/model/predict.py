@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
 from tailrace.model.cycle import Cycle, micro_batch
+from tailrace.model.keys.keytypes import REDACTED
+from tailrace.model.keys.pseudonyms import SLOTS
 from tailrace.model.loads import Router
 from tailrace.model.passage import real_time
 from tailrace.model.prediction import Prediction
@@ -63,7 +65,8 @@ class Predictor:
         else:
             outcome = micro_batch(profile, chosen, loads, profile.batch or USUAL_BATCH)
             known = profile.batch is not None
-        said = tuple(_assumed(loads, chosen, known=known))
+        chance = _fall_by_chance(profile, loads)
+        said = (*_assumed(loads, chosen, known=known), *chance)
         outcome = replace(outcome, assumed=said, known=known)
         low, high = self.accuracy.band(chosen.backend, known=known)
         mean_ms = outcome.mean_ms
@@ -121,6 +124,18 @@ def _assumed(loads: Loads, plan: Plan, *, known: bool) -> Iterator[str]:
             f"The flow was never measured in {where}, so what the engine takes there is what it "
             "took on another machine."
         )
+
+
+def _fall_by_chance(profile: Profile, loads: Loads) -> Iterator[str]:
+    """Keyed steps whose keys are pseudonyms, over partitions that these do not know exactly."""
+    for stage in (load.stage for load in loads.stages):
+        redacted = profile.step(stage.steps[0]).key_type == REDACTED
+        if stage.keyed and redacted and SLOTS % stage.partitions:
+            yield (
+                f"The keys of step '{stage.steps[0]}' were redacted, so where they fall on "
+                f"{stage.partitions} partitions is partly chance: a number that divides {SLOTS} is "
+                "known exactly."
+            )
 
 
 def completed(plan: Plan, profile: Profile) -> Plan:

@@ -7,14 +7,14 @@ import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tailrace.errors import EnvironmentUnfit, FlowFailed
-from tailrace.spark.failures import explained
+from tailrace.spark.failures import explained, may_quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,8 @@ def now_us() -> int:
 class Job:
     """What is to run: a flow with its source opened and its sinks ready.
 
-    ``source_partitions`` is the number of tasks that read the source, where it is known.
+    ``source_partitions`` is the number of tasks that read the source, where it is known, and
+    ``redaction`` the secret that hides keys, where records and keys must not be shown.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Job:
     directory: Path
     measured: bool = True
     source_partitions: int | None = None
+    redaction: bytes | None = field(default=None, repr=False)
 
     @property
     def jvm(self) -> Any:
@@ -100,8 +102,9 @@ class Backend(ABC):
             self._release()
             if not isinstance(error, Exception):
                 raise
-            self.failure = explained(error)
-            raise self.failure from error
+            self.failure = self._explained(error)
+            quoted = self.job.redaction is not None or may_quote(error)
+            raise self.failure from (None if quoted else error)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the run is over, at most so long; whether it is."""
@@ -146,7 +149,7 @@ class Backend(ABC):
                 self.restarts_ms.append((time.monotonic() - began) * 1e3)
             self._stop_query()
         except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
-            self.failure = explained(self._error or error)
+            self.failure = self._explained(self._error or error)
             self._abandon()
         finally:
             self._release()
@@ -171,7 +174,9 @@ class Backend(ABC):
             if query is not None and query.isActive:
                 query.stop()
         except (Py4JError, PySparkException) as error:
-            _LOG.warning("The query of '%s' could not be stopped: %s", self.job.name, error)
+            _LOG.warning(
+                "The query of '%s' could not be stopped: %s", self.job.name, self._explained(error)
+            )
 
     def _alive(self) -> bool:
         """Whether the query runs; if not, another start mends what ended it, or this raises."""
@@ -182,12 +187,15 @@ class Backend(ABC):
         if error is None:
             raise FlowFailed(STOPPED)
         if not self._is_mended_by_a_start(str(error)):
-            raise explained(error)
+            raise self._explained(error)
         return False
 
     def _is_mended_by_a_start(self, error: str) -> bool:  # noqa: ARG002 - backends differ
         """Whether the query can simply be started again after what ended it."""
         return False
+
+    def _explained(self, error: BaseException) -> TailraceError:
+        return explained(error, redact=self.job.redaction is not None)
 
     @property
     def _state(self) -> Path:

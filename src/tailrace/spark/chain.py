@@ -56,8 +56,13 @@ class Chain:
         beacon: Beacon | None = None,
         *,
         tagged: bool = False,
+        redaction: bytes | None = None,
     ) -> None:
-        """One of the two ways to report, or none; whether records bear their arrival time."""
+        """One of the two ways to report, or none; whether records bear their arrival time.
+
+        With ``redaction``, a secret, keys are reported by pseudonyms.
+        """
+        self._redaction = redaction
         self._links = links
         self._tagged = tagged
         self._keyed: KeyedRun | None = None
@@ -92,8 +97,8 @@ class Chain:
         if self._keyed is not None:
             yield self._passed(self._keyed.finish(meters[0]).batch, meters, start=1)
         if self._meters is not None:
-            partition = task.partition()
-            self._meters.add({(n, partition): m for n, m in zip(self.names, meters, strict=True)})
+            partition, shown = task.partition(), self._shown(meters)
+            self._meters.add({(n, partition): m for n, m in zip(self.names, shown, strict=True)})
 
     def _passed(self, batch: pa.RecordBatch, meters: list[Meter], start: int = 0) -> pa.RecordBatch:
         for link, meter in zip(self._links[start:], meters[start:], strict=True):
@@ -104,6 +109,13 @@ class Chain:
         """Meters at zero; dead letters stay until the task ends."""
         letters = [meter.dead for meter in before] or [[] for _ in self._links]
         return [Meter(self._sample_every, dead=dead) for dead in letters]
+
+    def _shown(self, meters: list[Meter]) -> list[Meter]:
+        """What was measured, as it may leave the worker."""
+        if self._redaction is not None:
+            for meter in meters:
+                meter.hide_keys(self._redaction)
+        return meters
 
     def _pass(self, link: Link, batch: pa.RecordBatch, meter: Meter) -> Passed:
         began, computed = time.time_ns(), time.thread_time_ns()
@@ -131,14 +143,14 @@ class Chain:
                 tags, records = self._pass_tagged(link, tags, records, meter)
             yield _put_on(tags, records)
             if speaker.is_due(entered_us):
-                speaker.speak(handed, meters)
+                speaker.speak(handed, self._shown(meters))
                 meters, handed = self._new_meters(meters), Handed()
         if self._keyed is not None:
             yield self._ended(self._keyed, meters)
         speaker.put_aside(
             [(n, *letter) for n, m in zip(self.names, meters, strict=True) for letter in m.dead]
         )
-        speaker.speak(handed, meters)
+        speaker.speak(handed, self._shown(meters))
 
     def _ended(self, keyed: KeyedRun, meters: list[Meter]) -> pa.RecordBatch:
         """What timers make at the end of a batch, once the state is written."""

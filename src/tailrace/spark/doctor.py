@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.errors import EnvironmentUnfit
+from tailrace.masking import masked
 from tailrace.spark import selftest
 from tailrace.spark.java import require_java
 from tailrace.spark.settings import EXTENSION, JAR, Finding, conf_of, findings, session
@@ -109,4 +110,4 @@ def _workers(spark: SparkSession) -> Iterator[Finding]:
 
 def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if "Error" in line]
-    return lines[-1] if lines else type(error).__name__
+    return masked(lines[-1]) if lines else type(error).__name__

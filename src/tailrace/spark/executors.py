@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame
 
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark.chain import Chain
+from tailrace.spark.failures import told
 from tailrace.spark.link import Link
 from tailrace.spark.settings import JAR, conf_of
 from tailrace.spark.sinks import compute
@@ -142,7 +143,7 @@ class Executors:
         try:
             warm_up(new)
         except (Py4JError, PySparkException) as error:
-            _LOG.info("Executor %s was not warmed up: %s", new, error)
+            _LOG.info("Executor %s was not warmed up: %s", new, told(error))
         finally:
             self._jvm.tailrace.Fleet.release(self._context, new)
             self._warming.discard(new)
@@ -229,7 +230,7 @@ def _answered(ask: Callable[[], _T], otherwise: _T) -> _T:
     try:
         return ask()
     except Py4JError as error:
-        _LOG.warning("The cluster manager was not reached: %s", error)
+        _LOG.warning("The cluster manager was not reached: %s", told(error))
         return otherwise
 
 

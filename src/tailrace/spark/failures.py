@@ -1,4 +1,8 @@
-"""From what Spark throws to one sentence that says what failed and what to do."""
+"""From what Spark throws to one sentence that says what failed and what to do.
+
+Secrets that it quotes are masked. With ``redact`` nothing is quoted that may hold a part of a
+record: only what kind of failure it was, and where.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import re
 from pyspark.errors import PySparkException
 
 from tailrace.errors import FlowFailed, InputError, StepFailed, TailraceError
+from tailrace.masking import masked
 from tailrace.spark.link import FAILURE
 
 _FACTS = re.compile(re.escape(FAILURE) + r"(\{.*\})")
@@ -23,7 +28,11 @@ _OWN = re.compile(rf"tailrace\.errors\.({'|'.join(_RAISED)}): (.+)")
 """What Tailrace itself raised in a worker comes back as text."""
 
 
-def explained(error: BaseException | str) -> TailraceError:
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\]")
+"""The name that Spark gives to a kind of error, as in ``[CAST_INVALID_INPUT]``."""
+
+
+def explained(error: BaseException | str, *, redact: bool = False) -> TailraceError:
     """The failure of a query in Tailrace's own terms."""
     if isinstance(error, TailraceError):
         return error
@@ -33,27 +42,48 @@ def explained(error: BaseException | str) -> TailraceError:
         return _step_failed(facts[1])
     said = _OWN.search(text)
     if said:
-        return _RAISED[said[1]](said[2].strip())
+        return _RAISED[said[1]](masked(said[2].strip()))
     if _WORKER_GONE.search(text):
         return FlowFailed(
             "A Python worker ended in the middle of its work, killed or out of memory: see to what "
             "the steps and the machine have of it, and start again; a checkpoint resumes where it "
             "stopped."
         )
-    cause = (_first_cause(text) or _named(error)).rstrip(" .")
+    cause = _kind_only(error) if redact else told(error)
     return FlowFailed(
         f"The flow failed ({cause}): mend the cause and start again; a checkpoint resumes where it "
         "stopped."
     )
 
 
+def told(error: BaseException | str) -> str:
+    """What an error says of its cause, in a line without secrets."""
+    return masked((_first_cause(str(error)) or _named(error)).rstrip(" ."))
+
+
+def _kind_only(error: BaseException | str) -> str:
+    """The kind of an error, without what it says, which may be a part of a record."""
+    causes = _CAUSE.findall(str(error))
+    own = "" if isinstance(error, str) else type(error).__name__
+    kind, message = causes[-1] if causes else (own, str(error))
+    condition = _CONDITION.match(message.strip())
+    return " ".join(part for part in (kind, condition and condition[0]) if part) or "redacted"
+
+
+def may_quote(error: BaseException) -> bool:
+    """Whether what Spark says itself, beside our sentence, holds a secret."""
+    return masked(str(error)) != str(error)
+
+
 def _step_failed(text: str) -> StepFailed:
+    """The worker leaves out the record, and what was said of it, where they are to be redacted."""
     facts = json.loads(text)
-    problem = " ".join(facts["error"].split())
+    problem = masked(" ".join(facts["error"].split()))
+    record = facts.get("record")
     return StepFailed(
-        f"Step '{facts['step']}' failed in batch {facts['batch']} on the record "
-        f"{facts['record']} ({problem}): mend the step, or give it on_error='drop' or "
-        "'dead-letter'."
+        f"Step '{facts['step']}' failed in batch {facts['batch']} on "
+        f"{'a record' if record is None else f'the record {record}'} ({problem}): mend the step, "
+        "or give it on_error='drop' or 'dead-letter'."
     )
 
 

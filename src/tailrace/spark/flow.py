@@ -70,6 +70,9 @@ class Flow:
             rivals by name, or any ``Scaler``.
         recovery: in real-time mode, how much of the input a crash may make the flow repeat: the
             length of a real-time batch.
+        redact: leave out of errors, logs, reports and profiles what records hold: an error names
+            the step and the line, not the record, and keys go by pseudonyms that mean nothing
+            outside of the run. Dead letters are whole all the same.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Flow:
         recovery: str | float = "60 s",
         executors: tuple[int, int] | None = None,
         scaler: str | Scaler = DEFAULT,
+        redact: bool = False,
     ) -> None:
         """Declare the flow; nothing runs yet."""
         if backend not in {*Backend, AUTO}:
@@ -119,6 +123,7 @@ class Flow:
         scaler_of(scaler)  # refuses a name that means nothing
         self.executors = None if executors is None else Limits(*executors)
         self.scaler = scaler
+        self.redact = redact
         self.constraints: tuple[Constraint, ...] = ()
 
     def keep(

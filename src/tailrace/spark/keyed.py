@@ -19,7 +19,7 @@ from tailrace.spark import task
 from tailrace.spark.link import Passed, failed, rows_of, to_arrow
 from tailrace.state.keyed import Keyed
 from tailrace.state.partitions import held
-from tailrace.state.state import EPOCH, canonical
+from tailrace.state.state import EPOCH, canonical, hidden, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -60,6 +60,7 @@ class KeyedRun:
             limit_bytes=memory.limit_bytes,
         )
         store.limit_bytes = memory.limit_bytes
+        store.shown = hidden if link.redact else shown
         store.open(self._batch - 1)
         self._keyed = Keyed(
             link.name,

@@ -10,6 +10,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from tailrace.errors import EnvironmentUnfit
+from tailrace.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -70,7 +71,7 @@ class Leashed:
         """The last thing that its log calls an error, or the last thing it says at all."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         causes = [line for line in lines if re.search(r"(Exception|Error|ERROR)\b.*:", line)]
-        return (causes or lines or ["it gave no reason"])[-1].strip().rstrip(".")
+        return masked((causes or lines or ["it gave no reason"])[-1].strip().rstrip("."))
 
     def stop(self, patience_s: float) -> None:
         """Ask it to end, and see to it that it does."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections import namedtuple
 from dataclasses import dataclass, field
 from functools import cache
@@ -48,7 +49,8 @@ class Link:
 
     ``kind`` is ``row`` (a record in, a record out), ``flat`` (a record in, any number out),
     ``batch`` (an Arrow batch in, an Arrow batch out) or ``keyed``, which has a ``memory``.
-    ``promised`` are the columns that have no nulls.
+    ``promised`` are the columns that have no nulls. With ``redact``, an error that fails the flow
+    says nothing that may be a part of a record.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Link:
     on_error: str
     keyed_by: tuple[str, ...] = ()
     memory: Memory | None = None
+    redact: bool = False
     promised: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -289,13 +292,12 @@ def failed(link: Link, meter: Meter, row: Row | dict[str, Any], error: Exception
     meter.errors += 1
     problem = f"{type(error).__name__}: {error}"
     if link.on_error == "fail":
-        _give_up(link, row, problem)
+        _give_up(link, row, _place(error) if link.redact else problem)
     if link.on_error == "dead-letter":
         if len(meter.dead) >= MOST_DEAD_LETTERS:
+            last = _place(error) if link.redact else problem
             _give_up(
-                link,
-                row,
-                f"more than {MOST_DEAD_LETTERS} dead letters in one task; last: {problem}",
+                link, row, f"more than {MOST_DEAD_LETTERS} dead letters in one task; last: {last}"
             )
         meter.dead.append((_shown(row), problem))
 
@@ -303,8 +305,21 @@ def failed(link: Link, meter: Meter, row: Row | dict[str, Any], error: Exception
 def _give_up(link: Link, row: Row | dict[str, Any], problem: str) -> NoReturn:
     context = TaskContext.get()
     batch = context.getLocalProperty("streaming.sql.batchId") if context else None
-    facts = {"step": link.name, "batch": batch, "record": _shown(row)[:500], "error": problem[:500]}
-    raise RecordFailed(FAILURE + json.dumps(facts))
+    facts = {"step": link.name, "batch": batch, "error": problem[:500]}
+    if link.redact:
+        # The step's own exception would come along in the traceback, and it may quote the record.
+        raise RecordFailed(FAILURE + json.dumps(facts)) from None
+    raise RecordFailed(FAILURE + json.dumps(facts | {"record": _shown(row)[:500]}))
+
+
+def _place(error: Exception) -> str:
+    """The class of an error and the line that raised it, without what it says."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or frames[-1].filename == __file__:
+        return f"{type(error).__name__}: its result does not fit the schema"
+    last = frames[-1]
+    file = last.filename.rpartition("/")[2]
+    return f"{type(error).__name__} in {last.name}, line {last.lineno} of {file}"
 
 
 def _shown(row: Row | dict[str, Any]) -> str:

@@ -102,5 +102,15 @@ class Meter:
         if len(self.keys) > 4 * MOST_KEYS:
             self.keys = Counter(dict(self.keys.most_common(MOST_KEYS)))
 
+    def hide_keys(self, secret: bytes) -> None:
+        """Have pseudonyms stand for the keys, before anything leaves the worker."""
+        from tailrace.model.keys.keytypes import REDACTED  # noqa: PLC0415 - only where redacted
+        from tailrace.model.keys.pseudonyms import pseudonym  # noqa: PLC0415
+
+        if self.key_type:
+            kind = self.key_type
+            counted = ((pseudonym(key, kind, secret), n) for key, n in self.keys.items())
+            self.keys, self.key_type = Counter(dict(counted)), REDACTED
+
 
 Meters = dict[tuple[str, int], Meter]

@@ -176,6 +176,7 @@ class MicroBatch(Backend):
             meters,
             made_of,
             state_directory=self._state,
+            redaction=self.job.redaction,
         )
         with compilation.active():
             return outputs_of(self.job.pipeline, frame)

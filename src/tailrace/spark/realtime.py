@@ -146,6 +146,7 @@ class RealTime(Backend):
             self.controller.graph,
             beacon=self._ear.beacon,
             state_directory=self._state,
+            redaction=self.job.redaction,
         )
         output = compiled(self.job, compilation, sink)
         return seen(output, self._ear.beacon, name) if self.job.measured else output.drop(TAG)

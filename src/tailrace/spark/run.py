@@ -8,6 +8,7 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
 
 from tailrace.control import BatchController, LiveController, Log, Mode
@@ -277,6 +278,7 @@ class Run:
             self._directory,
             measured,
             opened.partitions,
+            token_bytes(16) if flow.redact else None,
         )
 
     def wait(self, seconds: float | None = None) -> bool:

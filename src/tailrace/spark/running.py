@@ -21,6 +21,7 @@ from rich.live import Live
 
 from tailrace.control import Mode
 from tailrace.errors import FlowFailed, InputError, TailraceError
+from tailrace.masking import masked
 from tailrace.plan import Plan
 from tailrace.report.data import Report
 from tailrace.report.terminal import LiveView
@@ -109,7 +110,7 @@ def _located(error: Exception, file: str | None) -> TailraceError:
     place = places[-1] if places else file
     if place is None:
         return explained(said)
-    return InputError(f"{place} fails with {said.splitlines()[0].rstrip(' :.')}.")
+    return InputError(f"{place} fails with {masked(said).splitlines()[0].rstrip(' :.')}.")
 
 
 def _installed(file: str) -> bool:

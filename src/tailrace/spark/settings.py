@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
+from tailrace.masking import NAMES, masked, masked_value
 from tailrace.policy.scaling.sizing import Limits
 from tailrace.spark import archive
 from tailrace.spark.java import require_java
@@ -238,7 +239,8 @@ def _not_started(said: str) -> TailraceError:
     """Why there is no session: a setting of the user's, a port, or what Spark gives as cause."""
     setting = re.search(r"The value '(.*)' in the config \"(.+)\" is invalid", said)
     if setting:
-        return InputError(f"'{setting[1]}' is not a value for {setting[2]}: set it to another.")
+        value = masked_value(setting[2], setting[1])
+        return InputError(f"'{value}' is not a value for {setting[2]}: set it to another.")
     in_use = re.search(r"(\S+): Service '(\w+)' failed", said)
     if "Address already in use" in said or in_use:
         service = in_use[2] if in_use else "Spark"
@@ -254,7 +256,7 @@ def _not_started(said: str) -> TailraceError:
     lines = said.strip().splitlines()
     cause = next((line[2:] for line in lines if line.startswith(": ")), lines[0])
     return EnvironmentUnfit(
-        f"Spark did not start ({cause}): mend that, or the settings that Spark was given."
+        f"Spark did not start ({masked(cause)}): mend that, or the settings that Spark was given."
     )
 
 
@@ -267,6 +269,7 @@ def _plumbing() -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
+        "spark.redaction.regex": NAMES,  # Spark's own does not know of JAAS, for one
     }
 
 

@@ -161,7 +161,8 @@ def keyed_step(
     if not columns or not all(isinstance(column, str) and column for column in columns):
         raise InputError(f"Step '{name}' has key={key!r}: name a column, or a tuple of columns.")
     if on_timer is not None and not callable(on_timer):
-        raise InputError(f"Step '{name}' has on_timer={on_timer!r}, which cannot be called.")
+        kind = type(on_timer).__name__
+        raise InputError(f"Step '{name}' has an on_timer of type {kind}, which cannot be called.")
     initial_maker(name, state)  # refuses what cannot be a state
     made = _apply("keyed", name, function, schema, options)
     remembers = Remembers(state, on_timer, event, duration_ms(lateness), size_bytes(limit))
@@ -186,7 +187,8 @@ def _apply(
     kind: str, name: str, function: Callable[..., Any], schema: str, options: Options
 ) -> Apply:
     if not callable(function):
-        raise InputError(f"Step '{name}' was given {function!r}, which cannot be called.")
+        kind = type(function).__name__
+        raise InputError(f"Step '{name}' was given a value of type {kind}, which cannot be called.")
     on_error = options.get("on_error", "fail")
     if on_error not in set(OnError):
         raise InputError(
@@ -233,8 +235,9 @@ class Compilation:
     ``made_of`` may replace what a step made by an equal DataFrame, such as a cached one.
     ``state_directory`` is where keyed steps keep their state. With a ``beacon`` the steps are
     compiled for real-time mode: they report as they run, and records bear the time of their
-    arrival in a column that the pipeline does not see. ``key_types`` gathers, without a plan, the
-    Spark types of the columns that keyed steps are keyed by.
+    arrival in a column that the pipeline does not see. ``redaction`` is the secret that keys are
+    hidden by, where neither they nor records may be shown. ``key_types`` gathers, without a plan,
+    the Spark types of the columns that keyed steps are keyed by.
     """
 
     plan: Plan | None = None
@@ -243,6 +246,7 @@ class Compilation:
     made_of: Callable[[DataFrame, str], DataFrame] | None = None
     beacon: Beacon | None = None
     state_directory: Path | None = None
+    redaction: bytes | None = None
     applied: list[Apply] = field(default_factory=list)
     key_types: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _made: dict[int, tuple[DataFrame, DataFrame, tuple[Link, ...]]] = field(default_factory=dict)
@@ -265,7 +269,13 @@ class Compilation:
         links = (*links, self._link(apply))
         if len(links) == 1:
             base = self._spread(name, base if self.beacon is None else carried(base))
-        chain = Chain(links, self.meters, self.beacon, tagged=TAG in base.columns)
+        chain = Chain(
+            links,
+            self.meters,
+            self.beacon,
+            tagged=TAG in base.columns,
+            redaction=self.redaction,
+        )
         result = self._run(base, chain, _parsed(apply.step))
         if self.made_of is not None:
             result = self.made_of(result, name)
@@ -321,7 +331,8 @@ class Compilation:
         schema = to_arrow_schema(_parsed(step), timezone="UTC")
         keyed_by = step.keyed_by or (self.graph.keyed_by(step.name) if self.graph else ())
         error, memory = str(step.on_error), self._memory(apply)
-        return Link(step.name, apply.kind, apply.function, schema, error, keyed_by, memory)
+        redact = self.redaction is not None
+        return Link(step.name, apply.kind, apply.function, schema, error, keyed_by, memory, redact)
 
     def _memory(self, apply: Apply) -> Memory | None:
         said = apply.remembers

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import FlowFailed, InputError, StepFailed
 from tailrace.state.plain import NotPlain, Packer, dumps, loads
-from tailrace.state.state import State, canonical, shown
+from tailrace.state.state import State, canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -215,8 +215,8 @@ class Keyed:
             return []
         if isinstance(made, _NO_ROWS) or not hasattr(made, "__iter__"):
             raise StepFailed(
-                f"Step '{self._step}' returned {type(made).__name__} for key {shown(key)}: yield "
-                "rows, return a list of them, or return None."
+                f"Step '{self._step}' returned {type(made).__name__} for key "
+                f"{self._store.shown(key)}: yield rows, return a list of them, or return None."
             )
         return list(made)
 
@@ -239,6 +239,7 @@ class Keyed:
 
     def _no_on_timer(self, key: Key) -> StepFailed:
         return StepFailed(
-            f"Step '{self._step}' has set a timer for key {shown(key)} but has no on_timer: pass "
-            "on_timer=, a function of the key and its state, or do not call state.wake()."
+            f"Step '{self._step}' has set a timer for key {self._store.shown(key)} but has no "
+            "on_timer: pass on_timer=, a function of the key and its state, or do not call "
+            "state.wake()."
         )

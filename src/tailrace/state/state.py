@@ -71,3 +71,8 @@ def shown(key: Key) -> str:
     """A key as messages name it: on one line, and not a long one."""
     text = repr(key)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def hidden(key: Key) -> str:  # noqa: ARG001 - it stands in for ``shown``
+    """A key as messages name it that must not tell it."""
+    return "***"

@@ -85,6 +85,7 @@ class Store:
         """Nothing is read before ``open``. ``step`` and ``partition`` are for messages."""
         self.directory = directory
         self.limit_bytes = limit_bytes
+        self.shown = shown
         self.values: dict[Key, State] = {}
         self.timers = Timers(self.values)
         self.newest_event_us: int | None = None
@@ -298,8 +299,8 @@ class Store:
     def unfit(self, key: Key, error: NotPlain) -> StepFailed:
         """What to say of a state that is not plain data."""
         return StepFailed(
-            f"The state of {self._where}, for key {shown(key)} cannot be kept, because {error}: "
-            "keep numbers, texts, dates, lists, dicts and the like instead."
+            f"The state of {self._where}, for key {self.shown(key)} cannot be kept, because "
+            f"{error}: keep numbers, texts, dates, lists, dicts and the like instead."
         )
 
     # --- writing --------------------------------------------------------------------------------

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     _Numbers = NDArray[np.int64]
 
+REDACTED: Final = "redacted"
+"""The type of keys that are pseudonyms (``tailrace.model.keys.pseudonyms``)."""
+
 _NAN_64: Final = 0x7FF8 << 48
 _NAN_32: Final = 0x7FC0 << 16
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -153,7 +156,25 @@ _ALIASES: Final = {
     "real": "float",
     "decimal": "decimal(10,0)",
 }
+_ARROW: Final = {
+    "bool": "boolean",
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "float": "float",
+    "double": "double",
+    "date32[day]": "date",
+    REDACTED: REDACTED,
+}
+"""What Spark calls the Arrow types of keys that are not texts; and keys that are not shown."""
+
 _DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
+
+
+def from_arrow(kinds: str) -> str:
+    """The Spark types of the columns of a key from their Arrow types, semicolons between each."""
+    return ";".join(_ARROW.get(kind, "string") for kind in kinds.split(";"))
 
 
 def rule_of(kind: str) -> Rule:
@@ -214,6 +235,8 @@ def read_key(text: str, kind: str | tuple[str, ...]) -> Any:
     """
     if not isinstance(kind, str):
         return tuple(read_key(*pair) for pair in zip(_texts(text, len(kind)), kind, strict=True))
+    if kind == REDACTED:
+        return text
     rule = rule_of(kind)
     if text == "None" and rule is not _RULES["string"]:
         return None

@@ -24,7 +24,8 @@ from scipy.special import pdtr
 
 from tailrace.errors import InputError
 from tailrace.goals import SOURCE
-from tailrace.model.keys.keytypes import read_key
+from tailrace.model.keys import pseudonyms
+from tailrace.model.keys.keytypes import REDACTED, read_key
 from tailrace.model.keys.murmur import partition_of
 from tailrace.model.keys.transfers import task_routing
 
@@ -167,7 +168,10 @@ def shares(histogram: KeyHistogram, partitions: int) -> Shares:
     """
     keys, total = list(histogram.heavy), histogram.total
     counts = np.array(list(histogram.heavy.values()), np.float64)
-    places = partition_of(keys, partitions, histogram.kind)
+    if histogram.kind == REDACTED:
+        places = pseudonyms.places(keys, partitions)
+    else:
+        places = partition_of(keys, partitions, histogram.kind)
     placed = np.bincount(places, counts, partitions).astype(np.float64)
     tail, distinct = histogram.tail_records, histogram.tail_keys
     expected = (placed + tail / partitions) / total

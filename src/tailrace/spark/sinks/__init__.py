@@ -79,5 +79,6 @@ def as_sink(given: object) -> Sink:
     if callable(given):
         return Call(given)
     raise InputError(
-        f"{given!r} is not a sink: use tailrace.sinks, or a function (frame, batch_id)."
+        f"A value of type {type(given).__name__} is not a sink: use tailrace.sinks, or a function "
+        "(frame, batch_id)."
     )

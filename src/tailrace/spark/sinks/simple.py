@@ -45,7 +45,8 @@ class Each:
     def __init__(self, function: Callable[[Any], object]) -> None:
         """``function`` takes a record, readable by attribute."""
         if not callable(function):
-            raise InputError(f"The sink was given {function!r}, which cannot be called.")
+            kind = type(function).__name__
+            raise InputError(f"The sink was given a value of type {kind}, which cannot be called.")
         self._function = function
 
     def prepare(self, spark: SparkSession, identity: str) -> None:
