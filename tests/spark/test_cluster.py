@@ -171,6 +171,27 @@ def test_executors_start_from_the_archive_if_there_is_one(
     assert archive.options(own) == {archive.OPTIONS: f"-XX:+UseSerialGC {told}"}
 
 
+def test_an_archive_that_others_may_have_written_is_neither_used_nor_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = archive.path()
+    place.parent.mkdir(parents=True)
+    place.touch()
+    place.chmod(0o666)
+    assert archive.options({}) == {}
+    place.chmod(0o644)
+    assert archive.options({}) != {}
+    place.parent.chmod(0o777)
+    assert archive.options({}) == {}
+    assert caplog.messages == [
+        f"Executors start without the class archive, because {which} can be written by others."
+        for which in (place, place.parent)
+    ]
+    with pytest.raises(EnvironmentUnfit, match=r"can be written by others\): .* --no-archive\.$"):
+        archive.ensure()
+
+
 @pytest.mark.parametrize("own", ["-Xshare:off", "-XX:SharedArchiveFile=/mine.jsa"])
 def test_what_the_user_says_of_archives_stays(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: str

@@ -9,7 +9,7 @@ Spark; what does not fit what starts later is ignored by Java, and costs nothing
 from __future__ import annotations
 
 import hashlib
-import os
+import logging
 import signal
 import subprocess
 import sys
@@ -21,11 +21,14 @@ from typing import TYPE_CHECKING
 import psutil
 import pyspark
 
+from tailrace import cache
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_LOG = logging.getLogger(__name__)
 
 OPTIONS = "spark.executor.extraJavaOptions"
 
@@ -47,15 +50,21 @@ def path() -> Path:
     spark = pyspark.__version__, Path(pyspark.__file__).parent
     what = (find_java().resolve(), *spark, _CONTENT)
     key = hashlib.sha256("\n".join(map(str, what)).encode()).hexdigest()[:12]
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "tailrace" / f"executors-{key}.jsa"
+    return cache.directory() / f"executors-{key}.jsa"
 
 
 def options(given: Mapping[str, str]) -> dict[str, str]:
-    """What lets executors start from the archive, added to what they are given; nothing without."""
+    """What lets executors start from the archive, added to what they are given; nothing without.
+
+    An archive that others may have written is not used: its classes would run as ours.
+    """
     own = given.get(OPTIONS, "")
     file = path()
     if not file.exists() or "-Xshare" in own or "SharedArchiveFile" in own:
+        return {}
+    why = cache.distrusted(file.parent) or cache.distrusted(file)
+    if why is not None:
+        _LOG.warning("Executors start without the class archive, because %s.", why)
         return {}
     return {OPTIONS: f"{own} -XX:SharedArchiveFile={file}".strip()}
 
@@ -64,8 +73,10 @@ def ensure() -> Path:
     """The archive; it is made first if there is none, which takes half a minute."""
     file = path()
     try:
+        why = cache.distrusted(cache.made(file.parent))
+        if why is not None:
+            raise _unfit(why)
         if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
             _make_apart(file)
     except OSError as error:
         raise _unfit(f"{error.strerror}: {error.filename}") from error

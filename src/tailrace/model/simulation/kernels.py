@@ -6,12 +6,14 @@ future follows from when each record comes and how long it takes (Lindley 1952).
 customer cost nanoseconds, where a general simulator goes through an event calendar for each.
 
 Compiled code is kept in the user's cache directory, or where ``NUMBA_CACHE_DIR`` says, and never
-beside the source, which may be read-only. Without a directory to write to, each process compiles
-for itself.
+beside the source, which may be read-only. Without a directory to write to, or with one that other
+users can write to as well, each process compiles for itself.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import os
 from pathlib import Path
@@ -19,6 +21,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
+
+from tailrace import cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,23 +32,35 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Indices = NDArray[np.int64]
 
+_LOG = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def _cache_directory() -> str:
+def _cache_directory(chosen: str = "") -> str:
     """Where compiled kernels are kept: a directory of the user's own; empty when there is none.
 
     Numba unpickles what it finds there, so it must not be one that others can write to.
     """
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        base = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".cache"
-        directory = base / "tailrace" / "kernels"
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = cache.made(Path(chosen) if chosen else cache.directory() / "kernels")
+        usable = _is_trusted(directory) and os.access(directory, os.W_OK | os.X_OK)
     except (OSError, RuntimeError):  # a read-only home, or no home at all
         return ""
-    return str(directory) if os.access(directory, os.W_OK | os.X_OK) else ""
+    return str(directory) if usable else ""
+
+
+@functools.cache
+def _is_trusted(directory: Path) -> bool:
+    """Whether others can write to it; they are named once, not for each kernel."""
+    why = cache.distrusted(directory)
+    if why is not None:
+        _LOG.warning(
+            "Compiled kernels are not kept, because %s: take away that right, or set "
+            "NUMBA_CACHE_DIR to a directory of your own.",
+            why,
+        )
+    return why is None
 
 
 def kernel(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -56,7 +72,7 @@ def kernel(function: Callable[_P, _R]) -> Callable[_P, _R]:
     settings: Any = numba.config
     compiler: Any = numba.njit
     before = settings.CACHE_DIR
-    directory = before or _cache_directory()
+    directory = _cache_directory(before)
     settings.CACHE_DIR = directory
     try:
         compiled = compiler(function, nogil=True, cache=bool(directory))
