@@ -111,10 +111,7 @@ def test_a_failure_names_the_record_only_without_redaction(
     assert shows_a_name(" ".join(map(str, chain))) is not redact
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_state_that_cannot_be_kept_is_told_without_its_key(
-    spark: SparkSession, backend: str
-) -> None:
+def test_a_state_that_cannot_be_kept_is_told_without_its_key(spark: SparkSession) -> None:
     def spoilt(_key: str, _rows: list[Any], state: dict[str, Any]) -> None:
         state["lock"] = object()
 
@@ -122,7 +119,7 @@ def test_a_state_that_cannot_be_kept_is_told_without_its_key(
     flow = observed(
         lambda records: records.transform(apply), sinks.discard(), source=load(), redact=True
     )
-    with Running(spark, flow, plan=plan_on(backend, None, {"count": 2})) as running:
+    with Running(spark, flow) as running:
         until(lambda: running.run.wait(0), "the flow has failed")
         with pytest.raises(StepFailed, match=r"for key \*\*\* cannot be kept") as caught:
             running.run.stop()
