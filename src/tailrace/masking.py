@@ -45,6 +45,11 @@ def masked(text: str) -> str:
     return _NAMED.sub(rf"\1\2{MASK}", _JAAS.sub(rf"\1{MASK}", text))
 
 
+def is_secret(name: str) -> bool:
+    """Whether the value of a setting of this name is one."""
+    return re.search(NAMES, name) is not None
+
+
 def masked_value(name: str, value: str) -> str:
     """The value of a setting as it may be shown: not at all where the name says it is a secret."""
-    return MASK if re.search(NAMES, name) else masked(value)
+    return MASK if is_secret(name) else masked(value)

@@ -1,7 +1,9 @@
 """A real standalone cluster of Spark on this machine: a master and workers from the pip package.
 
 For development and tests of what needs executors: they are processes of their own here as they
-are anywhere. Everything listens on loopback, and nothing outlives the Python that started it.
+are anywhere. Everything listens on loopback, and nothing outlives the Python that started it. Other
+users of the machine reach loopback too: only who has the cluster's secret is let in
+(``tailrace.spark.access``).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from urllib.request import ProxyHandler, build_opener
 import pyspark
 
 from tailrace.errors import EnvironmentUnfit, InputError
+from tailrace.spark import access
 from tailrace.spark.java import find_java, require_java
 from tailrace.spark.leash import HOST, Leashed, free_ports, is_free
 from tailrace.units import size_bytes
@@ -31,6 +34,11 @@ LEAST_BYTES = 512 << 20
 
 _HOME = Path(pyspark.__file__).parent
 _LAST_PORT = 65_535
+_GUARDED = (
+    "-Dspark.authenticate=true -Dspark.master.rest.enabled=false -Dspark.ui.killEnabled=false"
+)
+"""The ways into a master: by the secret; not by REST, which knows none; not by its page."""
+
 _DIRECTLY = build_opener(ProxyHandler({}))
 """Asks this machine itself: a proxy that the user has would look for the master at its own."""
 
@@ -76,6 +84,7 @@ class Cluster:
         self._ui_port = next(other for other in free if other != self._port)
         self._directory = tempfile.TemporaryDirectory(prefix="tailrace-cluster-")
         self._processes: list[Leashed] = []
+        self._secret: str | None = None
 
     @property
     def master(self) -> str:
@@ -92,6 +101,7 @@ class Cluster:
             )
         deadline = time.monotonic() + PATIENCE_S
         try:
+            self._secret = access.grant(self._port)
             ports = ("--port", str(self._port), "--webui-port", str(self._ui_port))
             self._launch("master.Master", "master", *ports)
             while self._state() is None:
@@ -109,6 +119,8 @@ class Cluster:
         """Stop workers, then the master, and leave nothing, also if that is interrupted."""
         with ExitStack() as ending:  # what was put in last goes first
             ending.callback(self._directory.cleanup)
+            if self._secret is not None:
+                ending.callback(access.revoke, self._port, self._secret)
             for process in self._processes:
                 ending.callback(process.stop, PATIENCE_S)
             self._processes = []
@@ -137,7 +149,8 @@ class Cluster:
             "JAVA_HOME": str(find_java().resolve().parents[1]),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC",
+            "SPARK_DAEMON_JAVA_OPTS": f"-XX:+UseSerialGC {_GUARDED}",
+            access.VARIABLE: self._secret or "",  # not an argument, which others could read
         }
         command = [str(_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{part}"]
         self._processes.append(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from urllib.parse import quote
 
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
 _MARK = {"tailrace.arrival": True}
 """The metadata by which ``jvm/src/tailrace/Tag.java`` knows the column of arrival times."""
+
+LONGEST_NAME = 200
+"""Characters in the name of a step's directory: file systems take 255 bytes, and some add to it."""
 
 STEP_PREFIX = "tailrace:"
 """Starts the name of every chain's function, by which the tracer finds it in Spark's plan."""
@@ -350,8 +354,18 @@ class Compilation:
 
 
 def state_place(directory: Path, step: str) -> Path:
-    """Where a keyed step keeps its state; its name may hold what a file's name may not."""
-    return directory / quote(step, safe=" ")
+    """Where a keyed step keeps its state; its name may hold what a file's name may not.
+
+    A name of dots alone would lead out of the directory, and a long one is more than file systems
+    take: the dots are written as a slash is, and of a long name a part with the hash of it all.
+    """
+    written = quote(step, safe=" ")
+    if not written.strip("."):
+        written = written.replace(".", "%2E")
+    if len(written) > LONGEST_NAME:
+        digest = sha256(step.encode("utf-8", "surrogatepass")).hexdigest()
+        written = f"{written[: LONGEST_NAME - len(digest) - 1]}~{digest}"
+    return directory / written
 
 
 def tagged(frame: DataFrame, arrived_us: Column) -> DataFrame:
