@@ -20,9 +20,11 @@ import psutil
 import pytest
 
 from tailrace.errors import EnvironmentUnfit, InputError
-from tailrace.spark import archive
+from tailrace.spark import access, archive
 from tailrace.spark.cluster import Cluster
 from tailrace.spark.leash import HOST, free_ports
+
+from .support import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,6 +158,50 @@ def test_a_cluster_runs_until_it_is_asked_to_end_and_nothing_is_left_of_it(
     finally:
         started.kill()
         started.wait()
+
+
+OWN = """
+import sys
+from tailrace.spark.settings import session
+
+spark = session(master=sys.argv[1])
+print(spark.range(100).repartition(2).count(), flush=True)
+spark.stop()
+"""
+FOREIGN = """
+import sys
+from pyspark.sql import SparkSession
+
+SparkSession.builder.master(sys.argv[1]).config("spark.driver.host", "127.0.0.1").getOrCreate()
+"""
+
+
+@pytest.mark.spark
+def test_a_cluster_lets_in_who_has_its_secret_and_shows_it_to_nobody(tmp_path: Path) -> None:
+    with Cluster(workers=1, cores=1) as cluster:
+        secret = access.place(cluster._port).read_text()
+        foreign = subprocess.Popen(
+            [sys.executable, "-c", FOREIGN, cluster.master],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            log = cluster._log("master")
+            until(lambda: "SASL" in log.read_text(), "the session without the secret is refused")
+            commands = [" ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])]
+            assert not [command for command in commands if secret in command]
+            assert (cluster._state() or {})["activeapps"] == []
+        finally:
+            for process in psutil.Process(foreign.pid).children(recursive=True):
+                process.kill()
+            foreign.kill()
+            foreign.wait()
+        own = subprocess.run(
+            [sys.executable, "-c", OWN, cluster.master], capture_output=True, text=True, check=True
+        )
+        assert own.stdout.split() == ["100"]
+    assert not access.place(cluster._port).exists()
 
 
 def test_executors_start_from_the_archive_if_there_is_one(

@@ -24,6 +24,9 @@ HOME = Path("out/kafka")
 
 POM = Path(__file__).with_name("kafka.pom.xml")
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+STRICTLY = ("--batch-mode", "--quiet", "--strict-checksums")
+"""How Maven is called: a file that does not match its checksum ends it, and is not only mentioned."""
+
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 
 
@@ -151,7 +154,7 @@ def _maven(place: Path, goal: str, *arguments: str) -> None:
         raise EnvironmentUnfit(
             "There is no mvn on the PATH to fetch Kafka with: install Maven 3.6 or later."
         )
-    command = [found, "--batch-mode", "--quiet", f"{PLUGIN}:{goal}", *arguments]
+    command = [found, *STRICTLY, f"{PLUGIN}:{goal}", *arguments]
     said = subprocess.run(  # noqa: S603 - the path was found above
         command, cwd=place, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )

@@ -1,0 +1,31 @@
+"""What Maven fetches is checked against its checksum."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.bench import jars
+from tailrace.errors import EnvironmentUnfit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_maven_is_always_asked_to_check_strictly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "asked"
+    maven = tmp_path / "bin" / "mvn"
+    maven.parent.mkdir()
+    maven.write_text(f'#!/bin/sh\necho "$@" >> {asked}\necho "[ERROR] no: it is a test"\nexit 1\n')
+    maven.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{maven.parent}{os.pathsep}{os.environ['PATH']}")
+    for fetch in (jars.connector, jars.broker_jars):
+        with pytest.raises(EnvironmentUnfit, match=r"cannot be had from Maven \(it is a test\)"):
+            fetch(tmp_path / "lib")
+    calls = asked.read_text().splitlines()
+    assert len(calls) == len(jars.candidates()) + 1
+    assert all("--strict-checksums" in call.split() for call in calls)
