@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numba
 import pytest
 
 from tailrace import cache
@@ -87,7 +88,7 @@ def test_kernels_are_kept_only_where_others_cannot_write(
 ) -> None:
     place = cache.made(home / "kernels")
     place.chmod(mode)
-    settings: Any = kernels.numba.config
+    settings: Any = numba.config
     before = settings.CACHE_DIR
     settings.CACHE_DIR = str(place)
     try:

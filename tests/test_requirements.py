@@ -23,7 +23,7 @@ def project() -> dict[str, Any]:
 def locked(file: str) -> dict[str, tuple[Version, list[str]]]:
     """The version and the hashes of every package that a file lists."""
     text = (ROOT / "requirements" / file).read_text("utf-8").replace("\\\n", " ")
-    found = {}
+    found: dict[str, tuple[Version, list[str]]] = {}
     for line in text.splitlines():
         pinned, *hashes = re.split(r"\s+--hash=", line.strip())
         requirement = Requirement(pinned)

@@ -25,7 +25,7 @@ HOME = Path("out/kafka")
 POM = Path(__file__).with_name("kafka.pom.xml")
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 STRICTLY = ("--batch-mode", "--quiet", "--strict-checksums")
-"""How Maven is called: a file that does not match its checksum ends it, and is not only mentioned."""
+"""How Maven is called: a file that does not match its checksum is an error, not a warning."""
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 
