@@ -49,10 +49,16 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 def kill_an_executor() -> None:
     """Kill one, and wait until it is gone."""
-    every = psutil.Process().children(recursive=True)
-    found = next(p for p in every if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline()))
+    found = next(p for p in psutil.Process().children(recursive=True) if is_executor(p))
     found.kill()
     psutil.wait_procs([found])
+
+
+def is_executor(process: psutil.Process) -> bool:
+    try:
+        return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False
 
 
 def flow_in(directory: Path) -> Flow:
