@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -488,7 +489,6 @@ OTHER = (
     "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
     ": java.net.UnknownHostException: box: Name or service not known\n\tat java.base/java.net"
 )
-EXITED = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
 
 
 @pytest.fixture
@@ -500,6 +500,7 @@ def spark_fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
             raise PySparkException(spark_says)
 
         monkeypatch.setattr(settings, "require_java", lambda: None)
+        monkeypatch.setattr(settings, "launched", nullcontext)
         monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
         monkeypatch.setattr(SparkSession.Builder, "getOrCreate", fail)
         monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
@@ -513,7 +514,6 @@ def spark_fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     [
         (BIND, MACHINE, "A port that sparkDriver wants is in use: free it"),
         (VALUE, USAGE, "'abc' is not a value for spark.driver.port: set it to another."),
-        (EXITED, MACHINE, "Java ended before Spark had started: mend what it says above"),
         (OTHER, MACHINE, "Spark did not start (java.net.UnknownHostException: box: Name or"),
         ("no\nidea", MACHINE, "Spark did not start (no): mend that"),
     ],

@@ -18,9 +18,20 @@ prints it without a traceback.
 
 from __future__ import annotations
 
+import errno
+from typing import Any
+
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""What writing fails with where there is no room."""
+
 
 class TailraceError(Exception):
-    """Root of everything that Tailrace raises on purpose."""
+    """Root of everything that Tailrace raises on purpose.
+
+    ``report`` is what was measured up to then (a ``tailrace.Report``), if a running flow failed.
+    """
+
+    report: Any = None
 
 
 class InputError(TailraceError):
@@ -53,3 +64,13 @@ class StepFailed(TailraceError):  # noqa: N818 - it reads as the sentence it sta
 
 class FlowFailed(TailraceError):  # noqa: N818 - it reads as the sentence it starts
     """The running query failed for a reason outside the steps."""
+
+
+def unwritable(what: str, error: OSError) -> TailraceError:
+    """Why something was not written: there is no room, or its place does not admit it."""
+    if error.errno in FULL:
+        return EnvironmentUnfit(
+            f"{what} cannot be written ({error.strerror}): free some space, or choose another "
+            "place."
+        )
+    return InputError(f"{what} cannot be written ({error.strerror}): choose another place.")

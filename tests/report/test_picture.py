@@ -216,11 +216,11 @@ def test_another_suffix_is_refused(controlled: Report, tmp_path: Path, name: str
 
 def test_a_directory_that_is_a_file_is_refused(controlled: Report, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written to"):
+    with pytest.raises(InputError, match="cannot be written"):
         draw(controlled, tmp_path / "file" / "picture.png")
 
 
 def test_a_file_that_is_a_directory_is_refused(controlled: Report, tmp_path: Path) -> None:
     (tmp_path / "picture.svg").mkdir()
-    with pytest.raises(InputError, match="cannot be written to"):
+    with pytest.raises(InputError, match="cannot be written"):
         draw(controlled, tmp_path / "picture.svg")

@@ -225,5 +225,5 @@ def test_what_cannot_be_drawn_is_refused(runs: dict[str, list[SizedStep]], tmp_p
         with pytest.raises(InputError, match="at least one run"):
             plot(tmp_path / "saso.svg", nothing, 200.0)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written to"):
+    with pytest.raises(InputError, match="cannot be written"):
         plot(tmp_path / "file" / "saso.svg", runs, 200.0)

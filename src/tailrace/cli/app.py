@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from tailrace.errors import InputError
 
@@ -33,6 +36,43 @@ def directory(path: Path) -> None:
         raise InputError(f"The output {path} cannot be written: name another directory.") from error
 
 
+class Screen(Console):
+    """Where people read results. A reader that went away is ours to deal with, not rich's."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave the error to whoever has more to write."""
+        raise  # noqa: PLE0704 - it is called where the error is handled
+
+
 def print_json(data: dict[str, Any]) -> None:
     """The result of a command, and nothing else, on standard output."""
     sys.stdout.write(json.dumps(data) + "\n")
+    sys.stdout.flush()
+
+
+def complain(error: Exception) -> None:
+    """Say in one sentence what went wrong; a reader that went away needs none."""
+    if not isinstance(error, BrokenPipeError) and sys.stderr is not None:
+        sys.stderr.write(f"tailrace: {error}\n")
+
+
+def open_streams() -> None:
+    """Make standard output and error take any text, and standard output exist.
+
+    What an encoding does not have is written as an escape. A standard output that is closed becomes
+    one that nobody reads, so that there is one way in which a result cannot be delivered.
+    """
+    if sys.stdout is None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        sys.stdout = os.fdopen(writer, "w", encoding="utf-8")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def discard_stdout() -> None:
+    """Let go of what could not be written, which Python would try again at its end."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)

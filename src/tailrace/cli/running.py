@@ -13,15 +13,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tailrace.cli.app import AsJson, app, directory, print_json
-from tailrace.errors import FlowFailed, InputError
+from tailrace.cli.app import AsJson, Screen, app, complain, directory, print_json
+from tailrace.errors import FULL, FlowFailed, InputError, TailraceError, unwritable
 from tailrace.masking import MASK, masked
+from tailrace.state.files import write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from tailrace.bench import Benchmark
     from tailrace.profile.profile import Profile
+    from tailrace.report.data import Report
 
 Seconds = Annotated[float | None, typer.Option(help="How long to run; until Ctrl-C without it.")]
 Out = Annotated[Path, typer.Option(help="Directory for the report and its picture.")]
@@ -59,8 +62,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a flow from a file, show it live, and report."""
-    from tailrace.report.ledger import Ledger  # noqa: PLC0415 - commands import what they need
-    from tailrace.spark import running  # noqa: PLC0415
+    from tailrace.spark import running  # noqa: PLC0415 - commands import what they need
 
     settings = _settings(conf)
     _check_length(seconds)
@@ -72,19 +74,19 @@ def run(
         for file in (profile, log):
             if file is not None:
                 directory(file.parent)
-        report = running.run(
-            flow,
-            seconds,
-            plain=plain,
-            master=master,
-            settings=settings,
-            after_restore=after_restore,
-        )
+        how: Any = {
+            "plain": plain,
+            "master": master,
+            "settings": settings,
+            "after_restore": after_restore,
+        }
+        report, failure = _reported(lambda: running.run(flow, seconds, **how))
+    more: list[Callable[[], object]] = []
     if profile is not None:
-        _save_profile(report.profile, profile)
+        more.append(lambda: _save_profile(report.profile, profile))
     if log is not None:
-        Ledger(log).add_run(report.data)
-    _deliver(report, out, as_json=as_json)
+        more.append(lambda: _add_to_log(log, report))
+    _deliver(report, out, as_json=as_json, more=more, failure=failure)
 
 
 @app.command()
@@ -125,9 +127,14 @@ def demo(
     _check_length(seconds)
     directory(out)
     flow = running.find_flow(f"{running.example('primes.py')}:flow")
-    report = running.run(flow, seconds)
-    other = running.run_plain_apart(running.example("primes.py"), seconds) if baseline else None
-    _deliver(report, out, baseline=other, as_json=as_json)
+    report, failure = _reported(lambda: running.run(flow, seconds))
+    other = None
+    if baseline and failure is None:
+        try:
+            other = running.run_plain_apart(running.example("primes.py"), seconds)
+        except FlowFailed as error:
+            failure = error
+    _deliver(report, out, baseline=other, as_json=as_json, failure=failure)
 
 
 @app.command()
@@ -239,12 +246,21 @@ def _check_file(out: Path | None) -> None:
 
 
 def _show(benchmark: Benchmark, result: dict[str, Any], *, out: Path | None, as_json: bool) -> None:
+    tasks: list[Callable[[], object]] = []
     if out is not None:
-        out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        tasks.append(lambda: _save_result(result, out))
     if as_json:
-        print_json(result)
+        tasks.append(lambda: print_json(result))
     else:
-        Console().print(benchmark.table(result))
+        tasks.append(lambda: Screen().print(benchmark.table(result)))
+    _all_of(tasks)
+
+
+def _save_result(result: dict[str, Any], out: Path) -> None:
+    try:
+        write_text(out, json.dumps(result, indent=2) + "\n")
+    except OSError as error:
+        raise unwritable(f"The result {out}", error) from error
 
 
 def _check_length(seconds: float | None) -> None:
@@ -268,6 +284,16 @@ def _settings(pairs: list[str] | None) -> dict[str, str]:
     return settings
 
 
+def _reported(work: Callable[[], Report]) -> tuple[Report, TailraceError | None]:
+    """The report of a run, and what it failed with; raised if nothing was measured until then."""
+    try:
+        return work(), None
+    except TailraceError as error:
+        if error.report is None or not error.report.records:
+            raise
+        return error.report, error
+
+
 def _save_profile(profile: Profile | None, path: Path) -> None:
     from tailrace.profile.file import save  # noqa: PLC0415 - commands import what they need
 
@@ -278,19 +304,70 @@ def _save_profile(profile: Profile | None, path: Path) -> None:
     save(profile, path)
 
 
-def _deliver(report: Any, out: Path | None, *, baseline: Any = None, as_json: bool) -> None:
+def _add_to_log(log: Path, report: Report) -> None:
+    from tailrace.report.ledger import Ledger  # noqa: PLC0415 - commands import what they need
+
+    try:
+        Ledger(log).add_run(report.data)
+    except OSError as error:
+        raise unwritable(f"The log {log}", error) from error
+
+
+def _deliver(
+    report: Report,
+    out: Path | None,
+    *,
+    baseline: Report | None = None,
+    as_json: bool,
+    more: Sequence[Callable[[], object]] = (),
+    failure: TailraceError | None = None,
+) -> None:
+    """The report first, to its file and to standard output, and then what else was asked for.
+
+    Whatever cannot be written keeps nothing else from being written, and is said at the end; what
+    the run itself failed with is said last.
+    """
     from tailrace.report.picture import draw  # noqa: PLC0415 - matplotlib takes its time
     from tailrace.report.terminal import summary  # noqa: PLC0415
 
-    data = dict(report.data)
-    if baseline is not None:
-        data["baseline"] = baseline.data
+    whole = report if baseline is None else report.beside(baseline)
+    tasks: list[Callable[[], object]] = []
+
+    def save(out: Path) -> None:
+        whole.save(out / "report.json")
+        tasks.append(lambda: draw(report, out / "report.png", baseline))
+
+    def show() -> None:
+        screen = Screen(stderr=as_json)
+        screen.print(summary(report, baseline))
+        if out is not None:
+            where = f"Report and picture: {out}/report.json, {out}/report.png"
+            screen.print(where, markup=False, highlight=False, soft_wrap=True)
+
     if out is not None:
-        directory(out)
-        (out / "report.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        draw(report, out / "report.png", baseline)
-    Console(stderr=as_json).print(summary(report, baseline))
-    if out is not None:
-        typer.echo(f"Report and picture: {out}/report.json, {out}/report.png", err=as_json)
+        tasks.append(lambda: save(out))
+    tasks.append(show)
     if as_json:
-        print_json(data)
+        tasks.append(lambda: print_json(whole.data))
+    tasks += more
+    _all_of(tasks, failure)
+
+
+def _all_of(tasks: Iterable[Callable[[], object]], failure: Exception | None = None) -> None:
+    """Do them all, whichever of them fails; then say what failed, a failure from before last."""
+    failures: list[Exception] = []
+    for task in tasks:
+        try:
+            task()
+        except (TailraceError, BrokenPipeError) as error:
+            failures.append(error)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            failures.append(unwritable("The result", error))
+    if failure is not None:
+        failures.append(failure)
+    for error in failures[:-1]:
+        complain(error)
+    if failures:
+        raise failures[-1]

@@ -8,7 +8,6 @@ is not known is refused rather than ignored, so that a typo is found.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from jsonschema import Draft202012Validator
 
-from tailrace.errors import InputError
+from tailrace.errors import InputError, unwritable
 from tailrace.goals import SINK, SOURCE, is_sink
 from tailrace.plan import Backend, Plan, chain_name
 from tailrace.profile.profile import (
@@ -32,9 +31,11 @@ from tailrace.profile.profile import (
     Profile,
     StepProfile,
 )
-from tailrace.state.files import replacing
+from tailrace.state.files import write_text
 
 if TYPE_CHECKING:
+    import os
+
     from jsonschema import ValidationError
 
     from tailrace.plan import Chains
@@ -61,22 +62,18 @@ def save(profile: Profile, path: str | os.PathLike[str]) -> None:
     """Write a profile file; a reader sees either all of it or the file that was there.
 
     Raises:
-        InputError: If it cannot be written.
+        InputError: If its place does not admit it.
+        EnvironmentUnfit: If there is no room for it.
     """
     place = Path(path)
     if place.is_dir():
         raise InputError(f"{place} is a directory: name a file in it for the profile.")
     text = json.dumps(as_json(profile), indent=2, ensure_ascii=False) + "\n"
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(place, temporary, flush=True) as file:
-            # Half a surrogate pair is no UTF-8, but its escape is JSON.
-            file.write(text.encode("utf-8", "backslashreplace"))
+        write_text(place, text)
     except OSError as error:
-        raise InputError(
-            f"The profile {path} cannot be written ({error.strerror}): choose another place."
-        ) from None
+        raise unwritable(f"The profile {path}", error) from None
 
 
 def as_json(profile: Profile) -> dict[str, Any]:

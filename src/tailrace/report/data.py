@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tailrace.errors import unwritable
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
 from tailrace.report.saso import saso, sized_steps
-from tailrace.units import finite
+from tailrace.state.files import write_text
+from tailrace.units import finite, show_duration
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from pandas import DataFrame
 
     from tailrace.control import Controller, IntervalRecord, Record
     from tailrace.control.scaling import Scaling
@@ -37,9 +40,24 @@ class Usage:
     joules: float | None = None
 
 
+KEPT = 0.95
+"""A constraint counts as kept when it held in at least this share of its intervals."""
+
+
 @dataclass(frozen=True, slots=True)
+class Latencies:
+    """The latency of the records that entered after the warm-up."""
+
+    mean_ms: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """What happened in a run, in a form that machines read. Keys are stable.
+    """What happened in a run: ``data`` for machines, whose keys are stable, and views of it.
 
     ``profile`` is what predictions need of it, None if the run was too short for one.
     """
@@ -48,10 +66,33 @@ class Report:
     profile: Profile | None = None
 
     @property
+    def records(self) -> int:
+        """The records that entered."""
+        return int(self.data["records"])
+
+    @property
+    def latency(self) -> Latencies | None:
+        """The latency after the warm-up; None if no record entered after it."""
+        measured = self.data["latency_ms"]
+        return None if measured is None else Latencies(**measured)
+
+    @property
+    def constraints(self) -> list[dict[str, Any]]:
+        """What had to be kept, each with how often it was judged and how often it held."""
+        return list(self.data["constraints"])
+
+    @property
     def fulfilled_share(self) -> float:
         """The share of verdicts after the warm-up that found their bound kept; nan if none."""
         share = self.data["fulfilled_share"]
         return math.nan if share is None else float(share)
+
+    @property
+    def kept(self) -> bool | None:
+        """Whether every constraint was kept (see ``KEPT``); None if none was judged."""
+        shares = [constraint["fulfilled_share"] for constraint in self.constraints]
+        judged = [share for share in shares if share is not None]
+        return all(share >= KEPT for share in judged) if judged else None
 
     @property
     def intervals(self) -> list[dict[str, Any]]:
@@ -59,10 +100,81 @@ class Report:
         intervals: list[dict[str, Any]] = self.data["intervals"]
         return intervals
 
-    def save(self, path: Path) -> None:
-        """Write it as JSON."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.data, indent=2) + "\n", encoding="utf-8")
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """What was decided, when and why, with what it should bring and what it brought."""
+        return list(self.data["decisions"])
+
+    @property
+    def impossible(self) -> list[dict[str, Any]]:
+        """The constraints that no plan within reach keeps, each with reason and remedy."""
+        return list(self.data["impossible"])
+
+    @property
+    def notes(self) -> list[str]:
+        """What else a reader should know."""
+        return list(self.data["notes"])
+
+    @property
+    def failure(self) -> str | None:
+        """What the flow failed with; None if it ended as it should."""
+        failure: str | None = self.data["failure"]
+        return failure
+
+    def show(self) -> None:
+        """Print the summary for people."""
+        from rich.console import Console  # noqa: PLC0415 - machines need no terminal
+
+        from tailrace.report.terminal import summary  # noqa: PLC0415
+
+        Console().print(summary(self))
+
+    def to_pandas(self) -> DataFrame:
+        """The intervals as a frame: a row each by the time it began, nested keys with dots.
+
+        Verdicts, of which an interval may have several, are left to ``intervals``.
+        """
+        import pandas as pd  # noqa: PLC0415 - takes its time
+
+        rows = [{k: v for k, v in row.items() if k != "verdicts"} for row in self.intervals]
+        frame = pd.json_normalize(rows)
+        starts = pd.to_datetime([row["start_us"] for row in rows], unit="us", utc=True)
+        return frame.set_index(pd.DatetimeIndex(starts, name="start"))
+
+    def __repr__(self) -> str:
+        """The run in one line."""
+        if not self.data:
+            return "Report()"
+        mean = "-" if self.latency is None else show_duration(self.latency.mean_ms)
+        share = "-" if math.isnan(self.fulfilled_share) else f"{self.fulfilled_share:.1%}"
+        ended = "" if self.failure is None else ", failed"
+        return (
+            f"<Report of {self.data['flow']!r}: {self.records:,} records, mean {mean}, "
+            f"{share} kept{ended}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The summary for a notebook."""
+        from tailrace.report.terminal import html  # noqa: PLC0415 - machines need no terminal
+
+        return html(self)
+
+    def beside(self, baseline: Report) -> Report:
+        """The same report with that of another run, for comparison, in it."""
+        return replace(self, data={**self.data, "baseline": baseline.data})
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON; a reader sees all of it, or the file that was there.
+
+        Raises:
+            InputError: If its place does not admit it.
+            EnvironmentUnfit: If there is no room for it.
+        """
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            write_text(Path(path), json.dumps(self.data, indent=2) + "\n")
+        except OSError as error:
+            raise unwritable(f"The report {path}", error) from error
 
 
 def report_of(
@@ -73,8 +185,9 @@ def report_of(
     warm_up_ms: float,
     restarts_ms: tuple[float, ...] = (),
     notes: tuple[str, ...] = (),
+    failure: Exception | None = None,
 ) -> Report:
-    """Put together the report of a controller's run.
+    """Put together the report of a controller's run, also of one that a failure ended.
 
     Verdicts on intervals that began during the warm-up are shown, but not counted.
     """
@@ -98,6 +211,7 @@ def report_of(
                 }
                 for constraint in controller.constraints
             ],
+            "failure": None if failure is None else str(failure),
             "warm_up_s": warm_up_ms / 1e3,
             "fulfilled_share": _share(counted),
             "records": sum(record.records for record in controller.log.history),

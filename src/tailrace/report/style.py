@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 
-from tailrace.errors import InputError
+from tailrace.errors import InputError, unwritable
+from tailrace.state.files import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,8 @@ def written(path: Path, figure: Callable[[], Figure]) -> Path:
     """Draw a figure in our style and write it, as PNG or SVG by the suffix of the path.
 
     Raises:
-        InputError: If the suffix is another one, or the file cannot be written.
+        InputError: If the suffix is another one, or the place does not admit the file.
+        EnvironmentUnfit: If there is no room for it.
     """
     suffix = path.suffix.lower()
     if suffix not in _METADATA:
@@ -49,10 +51,8 @@ def written(path: Path, figure: Callable[[], Figure]) -> Path:
         drawn = figure()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            drawn.savefig(path, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
+            with replacing(path, path.with_name(f".{path.name}.tmp"), flush=False) as file:
+                drawn.savefig(file, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
         except OSError as error:
-            raise InputError(
-                f"The picture cannot be written to '{path}' ({error.strerror}): "
-                "choose a file in a directory that can be written to."
-            ) from error
+            raise unwritable(f"The picture {path}", error) from error
     return path

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import textwrap
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.bar import Bar
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -16,18 +16,18 @@ from rich.table import Table
 from rich.text import Text
 
 from tailrace.goals import SINK, SOURCE
+from tailrace.report.blocks import bar, chart
+from tailrace.report.data import KEPT
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from tailrace.report.blocks import Drawn
     from tailrace.report.data import Report
 
     Data = Mapping[str, Any]
     Row = tuple[str, Callable[[Report], str]]
-
-KEPT = 0.95
-"""A constraint is shown in green when it held in at least this share of its intervals."""
 
 DECISIONS = 3
 """How many of the latest decisions are shown."""
@@ -38,11 +38,17 @@ ROWS = 9
 PROMISES = 3
 """Constraints that the live view has room for."""
 
+PAIRED = 14
+"""Columns of a bar where elements stand in pairs."""
+
 SPAN = 40
 """The latest intervals that the live view charts."""
 
+WIDTH = 100
+"""Columns of the summary in a notebook."""
+
+_HTML = '<pre style="font-family: monospace; line-height: 1.2; overflow-x: auto">{code}</pre>'
 _NOTHING = "-"
-_BLOCKS = " ▁▂▃▄▅▆▇█"
 _STEP = "step:"
 
 
@@ -78,6 +84,13 @@ def summary(report: Report, baseline: Report | None = None) -> RenderableType:
     return Group(*parts)
 
 
+def html(report: Report) -> str:
+    """The summary as HTML of its own, for a notebook; whatever names hold, they are text in it."""
+    console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True)
+    console.print(summary(report))
+    return console.export_html(code_format=_HTML, inline_styles=True)
+
+
 class LiveView:
     """One calm screen about a run that goes on, drawn anew from its report whenever asked."""
 
@@ -104,7 +117,8 @@ class LiveView:
 
 def _header(data: Data) -> Text:
     said = f"   {data['mode']}   {data['elapsed_s']:.0f} s   {data['records']:,} records"
-    return Text.assemble((data["flow"], "bold"), (said, "dim"))
+    failed = "   failed" if data["failure"] is not None else ""
+    return Text.assemble((data["flow"], "bold"), (said, "dim"), (failed, "bold red"))
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -197,9 +211,9 @@ def _breakdown(parts: Mapping[str, float], width: int) -> RenderableType:
     shown, whole = _largest(parts), sum(parts.values())
     top = max(shown.values())
     for name, part in shown.items():
-        bar = Bar(top or 1.0, 0, max(0.0, part), width=width, color="cyan")
+        drawn = bar(top or 1.0, part, width)
         share = f"{part / whole:.0%}" if whole else _NOTHING
-        table.add_row(Text(name), bar, show_duration(part), share)
+        table.add_row(Text(name), drawn, show_duration(part), share)
     return table
 
 
@@ -359,12 +373,12 @@ def _charts(report: Report, latest: Sequence[Data]) -> RenderableType:
     said = now if bound is None else f"{now} of {show_duration(bound)}"
     table.add_row("mean latency", _latency_chart(means, broken, bound), Text(f"\n\n{said}"))
     flat = [False] * len(latest)
-    table.add_row("rate", _chart(rates, flat, max(rates), 1, None), show_rate(rates[-1]))
+    table.add_row("rate", chart(rates, flat, max(rates), 1, None), show_rate(rates[-1]))
     cut = "back to back" if planned[-1] == 0 else f"every {show_duration(planned[-1])}"
-    table.add_row("batch interval", _chart(planned, flat, max(planned), 1, None), cut)
+    table.add_row("batch interval", chart(planned, flat, max(planned), 1, None), cut)
     if latest[-1]["executors"] is not None:
         sizes = [interval["executors"] for interval in latest]
-        table.add_row("executors", _chart(sizes, flat, max(sizes), 1, None), _size(latest[-1]))
+        table.add_row("executors", chart(sizes, flat, max(sizes), 1, None), _size(latest[-1]))
     if report.data["scaling"] is not None:
         table.add_row("", *_followed(report.data["scaling"]))
     return Padding(table, (1, 0, 0, 0))
@@ -386,28 +400,10 @@ def _followed(scaling: Data) -> tuple[Text, Text]:
     return said, Text("" if over is None else f"{over:.1f} more than needed", style="dim")
 
 
-def _latency_chart(means: Sequence[float], broken: Sequence[bool], bound: float | None) -> Text:
+def _latency_chart(means: Sequence[float], broken: Sequence[bool], bound: float | None) -> Drawn:
     """Three lines high; what exceeds twice the bound fills them, so that the bound stays seen."""
     top = max(means) if bound is None else min(max(*means, 1.2 * bound), 2 * bound)
-    return _chart(means, broken, top, 3, bound)
-
-
-def _chart(
-    values: Sequence[float], red: Sequence[bool], top: float, height: int, bound: float | None
-) -> Text:
-    """Columns of blocks from 0 to ``top``, and a dotted line where the bound lies."""
-    eighths = [round(min(value / top, 1.0) * height * 8) if top else 0 for value in values]
-    marked = None if bound is None else math.ceil(bound / top * height) - 1
-    chart = Text()
-    for line in reversed(range(height)):
-        for filled, bad in zip(eighths, red, strict=True):
-            block = _BLOCKS[max(0, min(8, filled - 8 * line))]
-            if block == " " and line == marked:
-                chart.append("┄", style="dim")
-            else:
-                chart.append(block, style="red" if bad else "cyan")
-        chart.append("\n" if line else "")
-    return chart
+    return chart(means, broken, top, 3, bound)
 
 
 def _elements_in_pairs(parts: Mapping[str, float]) -> RenderableType:
@@ -417,11 +413,10 @@ def _elements_in_pairs(parts: Mapping[str, float]) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     for _ in range(2):
         table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-        table.add_column(width=14)
+        table.add_column(width=PAIRED)
         table.add_column(width=8, justify="right", no_wrap=True)
     cells = [
-        (Text(name), Bar(top, 0, max(0.0, part), color="cyan"), show_duration(part))
-        for name, part in shown.items()
+        (Text(name), bar(top, part, PAIRED), show_duration(part)) for name, part in shown.items()
     ]
     half = (len(cells) + 1) // 2
     for row, left in enumerate(cells[:half]):

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 
 from tailrace.errors import EnvironmentUnfit, FlowFailed
 from tailrace.spark.failures import explained, may_quote
+from tailrace.spark.java import has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,11 @@ logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what is also rai
 
 PATIENCE_S = 0.1
 """How often the supervisor looks after the query; whatever else happens wakes it."""
+
+JVM_ENDED = (
+    "Spark's JVM ended in the middle of the run, killed or out of memory: see to the memory of the "
+    "machine and to spark.driver.memory, and start again; a checkpoint resumes where it stopped."
+)
 
 STOPPED = "The flow was stopped from outside: something else in this session stopped its query."
 
@@ -152,15 +158,26 @@ class Backend(ABC):
             self.failure = self._explained(self._error or error)
             self._abandon()
         finally:
-            self._release()
+            self._let_go()
             self._controller.finish()
+
+    def _explained(self, error: BaseException) -> TailraceError:
+        """What went wrong; where the JVM is gone, whatever call noticed it first."""
+        lost = isinstance(error, Py4JError | OSError) and has_ended(self.job.spark)
+        if lost:
+            return FlowFailed(JVM_ENDED)
+        return explained(error, redact=self.job.redaction is not None)
+
+    def _let_go(self) -> None:
+        try:
+            self._release()
+        except (Py4JError, PySparkException, OSError) as error:
+            self.failure = self.failure or self._explained(error)
 
     def _wait_for_work(self) -> bool:
         """Wait until the query must be restarted (True) or is to end (False)."""
         while not self._stopping:
-            if (
-                not self._alive() or self._look()
-            ):  # it may take its time, so nobody is kept waiting meanwhile
+            if not self._alive() or self._look():  # a look may take its time: no lock is held
                 return True
             with self._wake:
                 if not self._stopping:
@@ -173,7 +190,9 @@ class Backend(ABC):
         try:
             if query is not None and query.isActive:
                 query.stop()
-        except (Py4JError, PySparkException) as error:
+        except (Py4JError, PySparkException, OSError) as error:
+            if has_ended(self.job.spark):
+                return  # and its queries with it
             _LOG.warning(
                 "The query of '%s' could not be stopped: %s", self.job.name, self._explained(error)
             )
@@ -193,9 +212,6 @@ class Backend(ABC):
     def _is_mended_by_a_start(self, error: str) -> bool:  # noqa: ARG002 - backends differ
         """Whether the query can simply be started again after what ended it."""
         return False
-
-    def _explained(self, error: BaseException) -> TailraceError:
-        return explained(error, redact=self.job.redaction is not None)
 
     @property
     def _state(self) -> Path:

@@ -185,6 +185,9 @@ class Flow:
 
         Ctrl-C ends the run as the time does: the batch at hand is finished, the checkpoint can be
         resumed, the report is made. ``after_restore`` is as for ``start``.
+
+        Raises:
+            TailraceError: If the flow fails; its ``report`` is what was measured until then.
         """
         run = self.start(spark, after_restore=after_restore)
         with ctrl_c() as asked_to_end:

@@ -1,4 +1,4 @@
-"""Finds the Java that Spark will start, before Spark fails to."""
+"""Finds the Java that Spark will start, before Spark fails to, and knows when it has ended."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
 
 from tailrace.errors import EnvironmentUnfit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OLDEST = 17
 """The oldest Java that Spark 4 runs on."""
@@ -51,3 +57,13 @@ def require_java() -> None:
             f"{java} is Java {version} and Spark needs {OLDEST} or later: install a newer JDK, "
             "or set JAVA_HOME to one."
         )
+
+
+def has_ended(spark: SparkSession) -> bool:
+    """Whether the JVM of a session is gone, as seen by its not answering."""
+    inside: Any = spark.sparkContext
+    try:
+        inside._jvm.java.lang.System.nanoTime()
+    except (Py4JError, OSError):
+        return True
+    return False

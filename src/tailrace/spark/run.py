@@ -300,7 +300,11 @@ class Run:
             yield
 
     def stop(self) -> Report:
-        """Finish the batch at hand, end, and report; raises if the flow had failed."""
+        """Finish the batch at hand, end, and report.
+
+        Raises:
+            TailraceError: If the flow had failed; its ``report`` is what was measured until then.
+        """
         with self._turn:
             self._ended = True
         if self._switch is not None:
@@ -308,8 +312,10 @@ class Run:
         self._backend.stop()
         with self._held:
             report = self.report()
-        if self._backend.failure is not None:
-            raise self._backend.failure
+        failure = self._backend.failure
+        if failure is not None:
+            failure.report = report
+            raise failure
         return report
 
     def report(self) -> Report:
@@ -321,6 +327,7 @@ class Run:
             warm_up_ms=self.flow.warm_up_ms,
             restarts_ms=(*self._restarts_ms, *self._backend.restarts_ms),
             notes=(*self._notes, *self._backend.notes()),
+            failure=self._backend.failure,
         )
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
-from tailrace.masking import NAMES, is_secret, masked, masked_value
+from tailrace.masking import NAMES, masked, masked_value
 from tailrace.policy.scaling.sizing import Limits
 from tailrace.spark import access, archive
 from tailrace.spark.java import require_java
+from tailrace.spark.launch import launched
 from tailrace.spark.leash import HOST
 
 if TYPE_CHECKING:
@@ -184,31 +184,19 @@ def session(
     if master.startswith(_CLUSTER_HERE):
         settings = {**settings, **archive.options(settings)}
         settings = {**access.settings(master), **settings}
-    every = {**ours, **_plumbing(), **settings, "spark.master": master, "spark.app.name": app}
+    chosen = {**ours, **_plumbing(), **settings, "spark.master": master, "spark.app.name": app}
     builder = SparkSession.builder
-    for key, value in every.items():
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
-        _launch(every)
-        built = builder.getOrCreate()
+        with launched(chosen):
+            built = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise _not_started(str(error)) from error
     if elastic:
         inside: Any = built.sparkContext
         inside._jvm.tailrace.Fleet.takeOver(inside._jsc.sc())
     return built
-
-
-def _launch(settings: Mapping[str, str]) -> None:
-    """Start Java without the settings that are secrets, where there are any.
-
-    PySpark would write all of them on its command line, which every user of the machine can read;
-    those that are left out reach Spark afterwards, through PySpark's own connection.
-    """
-    if any(map(is_secret, settings)):
-        shown = [(key, value) for key, value in settings.items() if not is_secret(key)]
-        inside: Any = SparkContext
-        inside._ensure_initialized(conf=SparkConf().setAll(shown))
 
 
 def few_executors(least: int, most: int, cores: int) -> dict[str, str]:
@@ -263,11 +251,6 @@ def _not_started(said: str) -> TailraceError:
         return EnvironmentUnfit(
             f"A port that {service} wants is in use: free it, or set spark.driver.port and "
             "spark.driver.blockManager.port to others, or to 0 for any."
-        )
-    if "JAVA_GATEWAY_EXITED" in said:
-        return EnvironmentUnfit(
-            "Java ended before Spark had started: mend what it says above, or the settings that "
-            "Spark was given."
         )
     lines = said.strip().splitlines()
     cause = next((line[2:] for line in lines if line.startswith(": ")), lines[0])

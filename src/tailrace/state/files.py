@@ -101,6 +101,19 @@ def replacing(final: Path, temporary: Path, *, flush: bool) -> Iterator[BinaryIO
         raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text; a reader sees all of it or what was there. A device is written to as it is."""
+    final = path.resolve()
+    # Half a surrogate pair is no UTF-8, but its escape is text.
+    encoded = text.encode("utf-8", "backslashreplace")
+    if final.exists() and not final.is_file():
+        final.write_bytes(encoded)
+        return
+    temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    with replacing(final, temporary, flush=True) as file:
+        file.write(encoded)
+
+
 def write_link(directory: Path, link: Link, packer: Packer, records: Iterable[Any]) -> int:
     """Write a file whose records go through ``packer`` as they are taken; its size in bytes.
 
