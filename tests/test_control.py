@@ -505,6 +505,51 @@ def test_a_constraint_that_can_be_kept_is_never_called_impossible(
         assert not result.alarms
 
 
+SLOW = replace(PLANT, planning_ms=4_000, noise=0.02)
+"""Whose batches take four seconds, however few records they hold."""
+
+
+@pytest.mark.parametrize("cold", [(), (1.5,)])
+@pytest.mark.parametrize("seconds", [10, 15, 20])
+def test_a_bound_that_a_short_run_misses_by_far_throughout_is_named(
+    seconds: float, cold: tuple[float, ...]
+) -> None:
+    goal = Constraint(100)
+    result = run(Constant(100, seconds), goal, plant=replace(SLOW, cold=cold))
+    assert len(result.batches) <= 6
+    assert all(v.value_ms > 20 * goal.bound_ms for v in result.controller.log.verdicts)
+    (said,) = result.controller.log.impossible
+    assert said.constraint == goal
+    assert said.element == "batch"
+    assert said.provisional == (seconds < 20)  # after that it was found twice in a row
+
+
+def test_a_load_beyond_all_cores_is_named_in_a_short_run_too() -> None:
+    plant = replace(PLANT, steps={"parse": StepCost(0.02), "score": StepCost(20.0)})
+    result = run(Constant(300, 20), Constraint(500), plant=plant)
+    (said,) = result.controller.log.impossible
+    assert said.element == "score"
+
+
+def test_what_a_longer_run_shows_is_sure() -> None:
+    (said,) = run(Constant(100, 120), Constraint(100), plant=SLOW).controller.log.impossible
+    assert not said.provisional
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("cold", [(40.0,), (60.0, 5.0, 2.0), (80.0, 30.0, 10.0, 4.0, 2.0)])
+@pytest.mark.parametrize("seconds", [5, 10, 15, 30])
+@pytest.mark.parametrize("rate", [100, 6_000])
+def test_a_cold_start_that_misses_by_far_and_recovers_is_never_called_impossible(
+    rate: float, seconds: float, cold: tuple[float, ...], seed: int
+) -> None:
+    result = run(
+        Constant(rate, seconds), Constraint(400), plant=replace(PLANT, cold=cold), seed=seed
+    )
+    assert not result.alarms
+    assert result.controller.log.impossible == ()
+
+
 def test_a_load_that_a_split_can_carry_is_not_called_impossible() -> None:
     result = run(Burst(2_000, 5_200, 60, 60, 150), Constraint(800), plant=HEAVY)
     assert result.chains()

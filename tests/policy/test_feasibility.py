@@ -16,7 +16,7 @@ from tailrace.goals import SINK, SOURCE, Constraint
 from tailrace.model.microbatch import BatchModel
 from tailrace.plan import Plan
 from tailrace.policy.decision import Observation, Reading, StepLoad
-from tailrace.policy.feasibility import assess
+from tailrace.policy.feasibility import assess, persists
 from tailrace.units import duration_ms, rate_per_s
 
 
@@ -205,3 +205,21 @@ def test_a_limit_of_the_source_is_not_blamed_for_too_much_work() -> None:
     heavy = observed(Constraint(3_000), BatchModel(65, 3.0), 400)
     (found,) = assess(replace(heavy, most_records=20))
     assert found.element == "score"
+
+
+@pytest.mark.parametrize(
+    ("values_ms", "does"),
+    [
+        ([], False),
+        ([900.0], False),
+        ([900.0, 900.0], True),
+        ([900.0, 4_000.0], True),  # it grows
+        ([900.0, 100.0], False),  # not all of them
+        ([4_000.0, 3_200.0, 2_500.0], False),  # it comes down
+        ([900.0, 950.0, 880.0], True),  # chance
+    ],
+)
+def test_a_series_persists_if_it_stays_above_its_floor_and_does_not_come_down(
+    values_ms: list[float], does: bool
+) -> None:
+    assert persists(values_ms, 400.0) is does

@@ -185,6 +185,18 @@ def test_an_impossible_constraint_stands_in_a_panel_with_reason_and_remedy(
     assert f"{found['reason']} {found['remedy']}" in text
 
 
+def test_a_provisional_finding_is_said_to_be_one(impossible: Report) -> None:
+    def doubt(data: dict[str, Any]) -> None:
+        data["impossible"][0]["provisional"] = True
+
+    said = "This rests on a short run"
+    assert said not in shown(summary(impossible))
+    assert said in shown(summary(changed(impossible, doubt)))
+    reason = impossible.data["impossible"][0]["reason"]
+    live = " ".join(shown(LiveView(lambda: changed(impossible, doubt)), 80).split())
+    assert f"So far: {reason}" in live
+
+
 def test_a_flow_without_constraints_is_summed_up_all_the_same(unbound: Report) -> None:
     text = shown(summary(unbound))
     assert "No constraint was set" in text

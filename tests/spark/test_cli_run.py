@@ -138,6 +138,38 @@ def test_a_step_that_raises_is_named_with_batch_record_and_error(
     assert rest[end:].startswith(" (ZeroDivisionError: ")
 
 
+@pytest.mark.parametrize("backend", ["microbatch", "realtime"])
+def test_a_step_that_cannot_be_pickled_is_named_with_what_it_holds(
+    tailrace: Callable[..., Said], job: Callable[..., str], backend: str
+) -> None:
+    step = "tr.step('guarded', lambda row: (lock, row.seq)[1], 'seq long')"
+    target = job(
+        f"import threading\nlock = threading.Lock()\n{through(SEQ.format('a'), step)}",
+        more=f"flow.backend = {backend!r}",
+    )
+    assert tailrace("run", target, *ENDLESS).sentence(USAGE) == (
+        "Step 'guarded' cannot be sent to workers, since 'lock' is a _thread.lock, which cannot be "
+        "copied to another process: make it inside the function, at the first call."
+    )
+
+
+def test_a_flow_that_fails_in_the_middle_delivers_what_was_measured(
+    tailrace: Callable[..., Said], job: Callable[..., str], tmp_path: Path
+) -> None:
+    target = job(
+        through("tr.step('invert', lambda row: 6 / (row.seq - 1_500), 'x double')"),
+        more="flow.interval_ms = 1_000\nflow.keep(mean='1 s', every='1 s')",
+    )
+    said = tailrace("run", target, *ENDLESS, "--json", "--out", tmp_path / "out")
+    failure = said.last_sentence(USAGE)
+    report = json.loads(said.out)
+    assert failure.startswith("Step 'invert' failed in batch ")
+    assert report["failure"] == failure
+    assert 0 < report["records"] <= 1_500
+    assert report["records"] == sum(interval["records"] for interval in report["intervals"])
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == report
+
+
 @pytest.mark.parametrize(
     ("pipeline", "why"),
     [
@@ -445,3 +477,33 @@ def test_ctrl_c_ends_the_command_with_a_report_and_leaves_nothing_behind(tmp_pat
     assert "Exception" not in words
     assert ours(tmp_path / "tmp") == []
     assert list((tmp_path / "here").iterdir()) == []
+
+
+@pytest.mark.parametrize("backend", ["microbatch", "realtime"])
+def test_a_killed_jvm_is_one_sentence_after_the_report_of_what_was_measured(
+    tmp_path: Path, job: Callable[..., str], backend: str
+) -> None:
+    brisk = f"flow.interval_ms = 1_000\nflow.backend = {backend!r}\nflow.keep(mean='1 s')"
+    target = job(through(SEQ.format("a")), more=brisk)
+    with started(tmp_path, "run", target, "--master", "local[4]", "--json") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        err, out = lines_of(process.stderr), lines_of(process.stdout)
+        said: list[str] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while not (said and " interval " in said[-1]):  # there is something to report
+            said.append(err.get(timeout=deadline - time.monotonic()))
+            assert said[-1], "".join(said)
+        children = psutil.Process(process.pid).children()
+        (jvm,) = (child for child in children if child.name() == "java")
+        jvm.kill()
+        report = json.loads(out.get(timeout=PATIENCE_S))
+        assert process.wait(PATIENCE_S) == USAGE
+        said += iter(lambda: err.get(timeout=PATIENCE_S), "")
+    words = "".join(said)
+    assert report["records"] > 0
+    assert report["failure"].startswith("Spark's JVM ended in the middle of the run")
+    assert said[-1] == f"tailrace: {report['failure']}\n"
+    assert "Traceback" not in words
+    assert "Error" not in words
+    assert "Exception" not in words

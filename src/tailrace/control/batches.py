@@ -228,9 +228,10 @@ class BatchController(Controller[Interval, Intervals]):
     def _decide(self, interval: Interval, model: BatchModel, now_us: int) -> None:
         """Act on the newest interval; one batch may close several, and is one piece of news."""
         observation = self._seen = self._observe(interval, model)
-        enough = len(self._points) >= LEAST_POINTS
         reach = observation if self.scaling is None else self.scaling.within_reach(observation)
-        self._suspect(feasibility.assess(reach) if enough else ())
+        # One batch, as after a change of chains, does not tell what it costs from its records.
+        found = feasibility.assess(reach) if len(self._points) > 1 else self._presumed
+        self._suspect(found, enough=len(self._points) >= LEAST_POINTS)
         if self.mode is Mode.OBSERVE:
             return
         chains = self.plan.chains
@@ -240,6 +241,15 @@ class BatchController(Controller[Interval, Intervals]):
         self._scaled_per_s = self._recent_rate(self._rate(interval), SURE)
         if self.plan.chains == chains:
             self._scale(observation, now_us)
+
+    def _persists(self, constraint: Constraint) -> bool:
+        """From the source on, every batch but the coldest must have taken too long by itself."""
+        if not constraint.from_source:
+            return super()._persists(constraint)
+        values_ms = self._values_ms(constraint)
+        _, *took_ms = [batch.duration_ms for batch in self._recent if batch.records] or [0.0]
+        missed = len(values_ms) > 1 and min(values_ms) > feasibility.FAR * constraint.bound_ms
+        return missed and feasibility.persists(took_ms, constraint.bound_ms)
 
     def _scale_if_risen(self, seen: Observation, now_us: int) -> None:
         """Ask for executors before the interval is over if it is sure that the rate has risen."""

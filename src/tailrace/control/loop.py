@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from tailrace.control.recording import Recording
 from tailrace.goals import Constraint
 from tailrace.policy.decision import StepLoad
+from tailrace.policy.feasibility import FAR, persists
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.interval import Verdict, judge
 
@@ -193,6 +194,7 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
         self.scaling: Scaling | None = None
         self.recording = Recording(graph)
         self._suspected: tuple[Impossible, ...] = ()
+        self._presumed: tuple[Impossible, ...] = ()
         self._adjustment = self._collector(interval_ms)
         self._tracks: dict[float, Track[AnyCollector]] = {}
         for goal in constraints:
@@ -211,6 +213,7 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
                 self._judge(interval, track.constraints)
         for interval in self._adjustment.flush():
             self._remember(interval, whole=False)
+        self._name(tuple(i for i in self.log.impossible if not i.provisional))
 
     def _judge(self, interval: AnySpan, constraints: list[Constraint]) -> None:
         for constraint in constraints:
@@ -273,11 +276,29 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
             self.log.older = LogHistogram.merged((self.log.older, old.latencies_ms))
             self.log.history[place] = replace(old, latencies_ms=LogHistogram())
 
-    def _suspect(self, found: tuple[Impossible, ...]) -> None:
-        """Believe that a constraint is impossible when two intervals in a row say so."""
+    def _suspect(self, found: tuple[Impossible, ...], *, enough: bool = True) -> None:
+        """Believe that a constraint is impossible when two intervals in a row say so.
+
+        Until then, or while there is not ``enough`` to judge by, it is so provisionally, and only
+        if all that was seen of the run bears it out.
+        """
         before = {impossible.constraint for impossible in self._suspected}
-        self._suspected = found
-        self.log.impossible = tuple(i for i in found if i.constraint in before)
+        self._presumed, self._suspected = found, found if enough else ()
+        self._name(tuple(i for i in self._suspected if i.constraint in before))
+
+    def _name(self, sure: tuple[Impossible, ...]) -> None:
+        known = {impossible.constraint for impossible in sure}
+        others = (i for i in self._presumed if i.constraint not in known)
+        borne_out = (replace(i, provisional=True) for i in others if self._persists(i.constraint))
+        self.log.impossible = (*sure, *borne_out)
+
+    def _persists(self, constraint: Constraint) -> bool:
+        """Whether a constraint was missed by far whenever it was judged, and no less lately."""
+        return persists(self._values_ms(constraint), FAR * constraint.bound_ms)
+
+    def _values_ms(self, constraint: Constraint) -> list[float]:
+        """What a constraint measured so far."""
+        return [v.value_ms for v in self.log.verdicts if v.constraint == constraint]
 
     def _act(self, decision: Decision, now_us: int) -> None:
         if decision.plan == self.plan:

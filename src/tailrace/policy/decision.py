@@ -134,7 +134,7 @@ class Impossible:
     """A constraint that no plan within reach can keep.
 
     ``element`` is what dominates (``batch``, a step, a key, the source) and ``remedy`` what would
-    change that.
+    change that. ``provisional`` if it rests on too little to be sure, as in a short run.
     """
 
     constraint: Constraint
@@ -142,3 +142,4 @@ class Impossible:
     best_ms: float
     reason: str
     remedy: str
+    provisional: bool = False

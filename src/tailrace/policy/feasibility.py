@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING
 
 from tailrace.goals import SOURCE
@@ -17,6 +18,8 @@ from tailrace.policy.decision import Impossible
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.model.microbatch import BatchModel
     from tailrace.policy.decision import Observation, Reading, StepLoad
 
@@ -24,6 +27,23 @@ BATCH = "batch"
 
 _MOSTLY_KEY = 0.8
 _MOSTLY_SOURCE = 0.25
+
+
+FAR = 2.0
+"""How many times its bound a constraint must measure before a short run is held against it."""
+
+STEADY = 0.9
+"""A series comes down when its last value is below this share of the usual one before."""
+
+
+def persists(values_ms: Sequence[float], floor_ms: float) -> bool:
+    """Whether two values or more lie above a floor, and do not come down to it.
+
+    That is what a flow looks like which neither warm-up nor a backlog explains: cold code gets warm
+    and a backlog gets shorter, batch by batch.
+    """
+    *earlier, last = values_ms or (0.0,)
+    return bool(earlier) and min(values_ms) > floor_ms and last >= STEADY * median(earlier)
 
 
 def assess(observation: Observation) -> tuple[Impossible, ...]:

@@ -348,4 +348,5 @@ def _impossible(impossible: Impossible) -> dict[str, Any]:
         "best_ms": finite(impossible.best_ms, 2),
         "reason": impossible.reason,
         "remedy": impossible.remedy,
+        "provisional": impossible.provisional,
     }

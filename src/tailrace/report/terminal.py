@@ -48,6 +48,7 @@ WIDTH = 100
 """Columns of the summary in a notebook."""
 
 _HTML = '<pre style="font-family: monospace; line-height: 1.2; overflow-x: auto">{code}</pre>'
+_PROVISIONAL = "This rests on a short run: let it go on for a minute to be sure."
 _NOTHING = "-"
 _STEP = "step:"
 
@@ -158,6 +159,8 @@ def _share(constraint: Data) -> Text:
 
 def _impossible(impossible: Data) -> Panel:
     said = Text(f"{impossible['reason']}\n").append(impossible["remedy"], style="bold")
+    if impossible["provisional"]:
+        said.append(f"\n{_PROVISIONAL}", style="dim")
     title = Text(f"cannot be kept: {impossible['constraint']}")
     return Panel(said, title=title, title_align="left", border_style="red")
 
@@ -338,7 +341,8 @@ def _promises(report: Report) -> RenderableType:
 
 def _warning(impossible: Data) -> Text:
     """Why a constraint cannot be kept, in two lines at 80 columns."""
-    said = f"{impossible['reason']} {impossible['remedy']}"
+    sure = "So far: " if impossible["provisional"] else ""
+    said = f"{sure}{impossible['reason']} {impossible['remedy']}"
     return Text(textwrap.shorten(said, 150), style="red")
 
 

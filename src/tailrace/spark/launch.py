@@ -114,8 +114,8 @@ def launched(settings: Mapping[str, str]) -> Iterator[None]:
         said = "\n".join(relay.last_words() for relay in reversed(relays))
         _LOG.debug("Java said before it ended:\n%s", masked(said))
         raise EnvironmentUnfit(
-            f"Java ended before Spark had started ({masked(why_ended(said))}): mend that, or the settings "
-            "that Spark was given."
+            f"Java ended before Spark had started ({masked(why_ended(said))}): mend that, or the "
+            "settings that Spark was given."
         ) from error
     for relay in relays:
         relay.started()

@@ -26,6 +26,7 @@ from tailrace.flow import OnError, Step
 from tailrace.spark.chain import LAST, READ, RESERVED, TAG, Chain
 from tailrace.spark.keyed import Memory
 from tailrace.spark.link import Link
+from tailrace.spark.sending import require_sendable
 from tailrace.state.keyed import initial_maker
 from tailrace.state.partitions import home_of
 from tailrace.units import duration_ms, size_bytes
@@ -269,6 +270,10 @@ class Compilation:
         self.applied.append(apply)
         name = apply.step.name
         refuse_reserved(frame.columns, f"Step '{name}' gets")
+        if self.plan is None and name != LAST:  # a flow is traced once, and compiled often
+            said = apply.remembers
+            state = (said.initial, said.on_timer) if said else ()
+            require_sendable(f"Step '{name}'", apply.function, *state)
         base, links = self._joined(name, frame)
         links = (*links, self._link(apply))
         if len(links) == 1:

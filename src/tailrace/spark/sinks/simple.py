@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tailrace.errors import InputError
+from tailrace.spark.sending import require_sendable
 from tailrace.spark.sinks.base import compute, nothing
 from tailrace.spark.sinks.once import Label, Once
 from tailrace.spark.step import last_step
@@ -49,8 +50,9 @@ class Each:
             raise InputError(f"The sink was given a value of type {kind}, which cannot be called.")
         self._function = function
 
-    def prepare(self, spark: SparkSession, identity: str) -> None:
-        """Nothing to get ready."""
+    def prepare(self, spark: SparkSession, identity: str) -> None:  # noqa: ARG002 - Sink's
+        """Refuse a function that workers could not be sent."""
+        require_sendable("The function of the sink", self._function)
 
     def write(self, frame: DataFrame, batch_id: int) -> Publish:  # noqa: ARG002 - Sink's signature
         """Run the batch, the function at its end."""
