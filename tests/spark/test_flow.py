@@ -317,6 +317,8 @@ def test_a_step_that_raises_ends_the_flow_in_one_sentence(
     assert "(ValueError: no " in message
     assert message.endswith("mend the step, or give it on_error='drop' or 'dead-letter'.")
     assert "\n" not in message
+    assert failure.value.report.failure == message
+    assert failure.value.report.data["flow"] == running.run.flow.name
     assert spark.streams.active == []
 
 
