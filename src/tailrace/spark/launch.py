@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
+PATIENCE_S = 5.0
+"""How long the last words of a process that has ended are waited for."""
+
 _CHUNK = 1 << 16
 _NOISE = re.compile(
     r"\s|\.\.\.|WARNING: |Picked up |:: |Error: (Could not create|A fatal exception)"
@@ -60,7 +63,7 @@ class _Relay:
 
     def last_words(self) -> str:
         """What an ended process said."""
-        self._thread.join()
+        self._thread.join(PATIENCE_S)
         return b"".join(self._kept or []).decode("utf-8", "replace")
 
     def _read(self) -> None:
@@ -102,24 +105,17 @@ def launched(settings: Mapping[str, str]) -> Iterator[None]:
     if SparkContext._gateway is not None:
         yield
         return
-    relays = [_Relay(descriptor) for descriptor in (1, 2)]
-    pipes = {"stdout": relays[0].writer, "stderr": relays[1].writer}
     shown = [(key, value) for key, value in settings.items() if not is_secret(key)]
-    conf = SparkConf().setAll(shown)
+    relays = _Relay(1), _Relay(2)
     try:
-        gateway = launch_gateway(conf, pipes)
+        _launch(SparkConf().setAll(shown), *relays)
     except PySparkException as error:
-        for relay in relays:
-            relay.started()
         said = "\n".join(relay.last_words() for relay in reversed(relays))
         _LOG.debug("Java said before it ended:\n%s", masked(said))
         raise EnvironmentUnfit(
             f"Java ended before Spark had started ({masked(why_ended(said))}): mend that, or the "
             "settings that Spark was given."
         ) from error
-    for relay in relays:
-        relay.started()
-    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
     try:
         yield
     except BaseException:
@@ -128,6 +124,16 @@ def launched(settings: Mapping[str, str]) -> Iterator[None]:
         raise
     for relay in relays:
         relay.let_go(kept=True)
+
+
+def _launch(conf: SparkConf, out: _Relay, err: _Relay) -> None:
+    """Have PySpark start its JVM, and use it for every context to come."""
+    try:
+        gateway = launch_gateway(conf, {"stdout": out.writer, "stderr": err.writer})
+    finally:
+        out.started()
+        err.started()
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 
 def why_ended(said: str) -> str:
