@@ -223,3 +223,10 @@ def test_a_series_persists_if_it_stays_above_its_floor_and_does_not_come_down(
     values_ms: list[float], does: bool
 ) -> None:
     assert persists(values_ms, 400.0) is does
+
+
+def test_no_bound_without_end_is_recommended() -> None:
+    (found,) = assess(observed(Constraint(400), BatchModel(5_000, 0.6), rate=2_000))
+    assert found.element == "batch"
+    assert math.isinf(found.best_ms)
+    assert "inf" not in f"{found.reason} {found.remedy}"

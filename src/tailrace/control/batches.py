@@ -243,13 +243,20 @@ class BatchController(Controller[Interval, Intervals]):
             self._scale(observation, now_us)
 
     def _persists(self, constraint: Constraint) -> bool:
-        """From the source on, every batch but the coldest must have taken too long by itself."""
+        """From the source on, every batch but the coldest must have taken too long by itself.
+
+        Nor may they get faster for the records that they hold, as they do while code gets warm.
+        """
         if not constraint.from_source:
             return super()._persists(constraint)
         values_ms = self._values_ms(constraint)
-        _, *took_ms = [batch.duration_ms for batch in self._recent if batch.records] or [0.0]
-        missed = len(values_ms) > 1 and min(values_ms) > feasibility.FAR * constraint.bound_ms
-        return missed and feasibility.persists(took_ms, constraint.bound_ms)
+        warm = [batch for batch in self._recent if batch.records][1:]
+        return (
+            len(values_ms) > 1
+            and min(values_ms) > feasibility.FAR * constraint.bound_ms
+            and feasibility.persists([b.duration_ms for b in warm], constraint.bound_ms)
+            and feasibility.persists([b.duration_ms / b.records for b in warm], 0.0)
+        )
 
     def _scale_if_risen(self, seen: Observation, now_us: int) -> None:
         """Ask for executors before the interval is over if it is sure that the rate has risen."""

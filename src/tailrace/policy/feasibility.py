@@ -135,12 +135,13 @@ def _batch_too_dear(
 ) -> Impossible:
     goal = reading.constraint
     best, bound = show_duration(best_ms), show_duration(goal.bound_ms)
-    reason = (
-        f"A batch costs {show_duration(model.fixed_ms)} before its first record, so even back to "
-        f"back the {goal.statistic} is {best}, above {bound}."
-    )
+    cost = f"A batch costs {show_duration(model.fixed_ms)} before its first record"
+    reason = f"{cost}, so even back to back the {goal.statistic} is {best}, above {bound}."
     slower = f", send at most {show_rate(highest_per_s)}" if highest_per_s else ""
     remedy = f"Loosen the bound to at least {best}{slower}, or run the flow in real-time mode."
+    if math.isinf(best_ms):
+        reason = f"{cost}, above {bound}, and more records come than get through."
+        remedy = "Send fewer records, or run the flow in real-time mode."
     return Impossible(goal, BATCH, best_ms, reason, remedy)
 
 
