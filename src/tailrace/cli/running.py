@@ -109,9 +109,9 @@ def repartition(
         print_json({"partitions": partitions, "before": before})
         return
     for name, number in before.items():
-        typer.echo(f"{name}: {number} partitions before, {partitions} now")
+        print(f"{name}: {number} partitions before, {partitions} now")
     if not before:
-        typer.echo(f"All state has {partitions} partitions already.")
+        print(f"All state has {partitions} partitions already.")
 
 
 @app.command()
