@@ -86,9 +86,10 @@ def test_a_thing_that_holds_itself_is_no_way_without_end() -> None:
 
 
 def test_the_function_of_a_sink_is_tried_before_the_query_starts() -> None:
-    sink, nothing = sinks.each(holding(threading.Lock())), None
+    no_session: Any = None
+    sink = sinks.each(holding(threading.Lock()))
     with pytest.raises(InputError, match="The function of the sink cannot be sent to workers"):
-        sink.prepare(nothing, "x")  # type: ignore[arg-type]
+        sink.prepare(no_session, "x")
 
 
 @pytest.mark.spark

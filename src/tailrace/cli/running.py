@@ -367,7 +367,7 @@ def _all_of(tasks: Iterable[Callable[[], object]], failure: Exception | None = N
             failures.append(unwritable("The result", error))
     if failure is not None:
         failures.append(failure)
-    for error in failures[:-1]:
-        complain(error)
+    for earlier in failures[:-1]:
+        complain(earlier)
     if failures:
         raise failures[-1]

@@ -177,7 +177,8 @@ def _session_for(flow: Flow, **how: Any) -> Iterator[SparkSession]:
 def _hush(spark: SparkSession) -> None:
     """Keep to ourselves what the threads of PySpark print when the JVM ends: the run says that."""
     logging.getLogger().addFilter(_is_not_py4j)
-    server: Any = spark.sparkContext._accumulatorServer  # type: ignore[attr-defined]
+    inside: Any = spark.sparkContext
+    server = inside._accumulatorServer
     tell = server.handle_error
 
     def handle_error(request: Any, client: Any) -> None:
