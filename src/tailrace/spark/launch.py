@@ -129,7 +129,8 @@ def launched(settings: Mapping[str, str]) -> Iterator[None]:
 def _launch(conf: SparkConf, out: _Relay, err: _Relay) -> None:
     """Have PySpark start its JVM, and use it for every context to come."""
     try:
-        gateway = launch_gateway(conf, {"stdout": out.writer, "stderr": err.writer})
+        pipes = {"stdout": out.writer, "stderr": err.writer}
+        gateway = launch_gateway(conf, pipes)  # type: ignore[no-untyped-call]
     finally:
         out.started()
         err.started()
