@@ -84,8 +84,9 @@ def test_a_flow_rests_when_it_has_seen_that_nothing_comes_and_not_before(
         until(all_there, "all results")
         assert rested == {False}
         until(backend._rests, "it rests")
-        backend._stop_query()
-        backend._start_query()
+        controller = running.run.controller
+        controller.plan = replace(controller.plan, chains=APART)
+        until(lambda: backend.restarts_ms, "the restart")
         until(backend._rests, "it rests again, though nothing came since its restart")
 
 

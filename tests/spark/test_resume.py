@@ -90,7 +90,7 @@ def run_to_end(spark: SparkSession, place: Path, pipeline: Any, **how: Any) -> R
         if log.committed < 0 or log.committed < log.begun:
             return False
         last = (place / "flow/checkpoint/offsets" / str(log.committed)).read_text().splitlines()[-1]
-        return sum(json.loads(last)["next"]) >= COUNT
+        return bool(sum(json.loads(last)["next"]) >= COUNT)
 
     return run_until(spark, flow_at(place, pipeline), all_read, **how)
 

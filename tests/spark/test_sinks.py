@@ -175,7 +175,7 @@ def test_a_batch_of_one_id_and_another_range_or_identity_is_refused_and_never_sk
     spark: SparkSession, frame: DataFrame, tmp_path: Path, kind: str
 ) -> None:
     place = tmp_path / "out"
-    makers = {
+    makers: dict[str, Callable[[], sinks.Parquet | sinks.Memory]] = {
         "parquet": lambda: sinks.parquet(place),
         "uri": lambda: sinks.parquet(place.as_uri()),
         "memory": sinks.memory,

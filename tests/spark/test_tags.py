@@ -17,8 +17,8 @@ from tailrace.errors import InputError
 from tailrace.plan import Backend, Plan
 from tailrace.policy.realtime import SHORTEST_BATCH_MS
 from tailrace.spark import sinks
+from tailrace.spark.batchlog import BatchLog
 from tailrace.spark.chain import READ, TAG
-from tailrace.spark.letters import last_committed
 from tailrace.spark.sources import replay
 from tailrace.spark.step import carried, lost_in, step, tagged
 from tailrace.spark.trace import trace
@@ -353,7 +353,7 @@ def test_the_latency_behind_a_join_is_that_of_the_records_that_came_through(
     expected = Counter((seq, name) for seq in range(count) for name in of_key[seq % 3])
     with Running(spark, flow, plan=plan_on("realtime")) as running:
         until(files.hold(expected.total()), "all results")
-        assert last_committed(running.run._directory / "checkpoint") == -1  # while the batch runs
+        assert BatchLog(running.run._directory / "checkpoint").committed == -1  # while the batch runs
         report = running.run.stop()
     rows = files.rows()
     assert Counter(row[:2] for row in rows) == expected
