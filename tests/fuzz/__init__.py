@@ -1,0 +1,1 @@
+"""Fuzz targets: long runs of them belong to ``make nightly``, short cuts to the tests."""

@@ -59,5 +59,5 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, lines: list[str], 
 
 
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="There is no file of rates"):
         read_series(tmp_path / "none.csv")

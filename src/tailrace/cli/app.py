@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from io import TextIOWrapper
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 
 from tailrace.errors import InputError
+from tailrace.outside import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,15 +47,18 @@ class Screen(Console):
 
 
 def print_json(data: dict[str, Any]) -> None:
-    """The result of a command, and nothing else, on standard output."""
-    sys.stdout.write(json.dumps(data) + "\n")
+    """The result of a command, and nothing else, on standard output.
+
+    JSON has no infinity: what cannot be reached is null.
+    """
+    sys.stdout.write(json.dumps(_finite(data), allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
 def complain(error: Exception) -> None:
     """Say in one sentence what went wrong; a reader that went away needs none."""
     if not isinstance(error, BrokenPipeError) and sys.stderr is not None:
-        sys.stderr.write(f"tailrace: {error}\n")
+        sys.stderr.write(f"tailrace: {printable(str(error))}\n")
 
 
 def open_streams() -> None:
@@ -76,3 +81,12 @@ def discard_stdout() -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)
+
+
+def _finite(data: Any) -> Any:
+    """Data with null in the place of every number that is not finite."""
+    if isinstance(data, dict):
+        return {name: _finite(inner) for name, inner in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(inner) for inner in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-import re
 import time
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from tailrace.cli import options, screen
 from tailrace.cli.app import AsJson, app, directory, print_json
 from tailrace.errors import InputError
-from tailrace.goals import only_constraint
+from tailrace.outside import MIB, is_there, read_text
 from tailrace.plan import Backend
-from tailrace.units import finite, positive_duration_ms, rate_per_s, show_duration, show_rate
+from tailrace.units import finite, show_duration, show_rate
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from tailrace.goals import Constraint
     from tailrace.model.forecasting.alarm import Limit
     from tailrace.model.predict import Predictor
@@ -45,8 +44,10 @@ LogFile = Annotated[
 MODELLING_MS = 5_000.0
 """How long it takes to think about a plan, with room."""
 
-SWEEP = re.compile(r"rate=(?P<low>[^.]+(?:\.\d+)?[^.]*)\.\.(?P<high>.+)")
 POINTS = 25
+
+MOST_LOG_BYTES = 256 * MIB
+"""Progress logs are larger than other files: drivers log for months."""
 
 
 @app.command()
@@ -82,21 +83,23 @@ def predict(
 
     known = load(profile)
     ledger = Ledger(log) if log is not None else None
-    changes = _Changes(interval, cores, partitions, backend, lifetime, row_limit)
+    changes = options.Changes(interval, cores, partitions, backend, lifetime, row_limit)
     plan = changes.on(known)
     ask = Predictor(known, ledger.accuracy()) if ledger else Predictor(known)
-    bound = _bound(mean, p95, p99)
+    bound = options.bound(mean, p95, p99)
     if sweep is None and plot is not None:
         raise InputError("A picture needs rates to draw: add --sweep rate=5k/s..80k/s.")
     if sweep is not None:
         _sweep(ask, plan, sweep, bound, plot, as_json=as_json)
         return
-    at = None if rate is None else rate_per_s(rate)
+    at = None if rate is None else options.rate(rate, "--rate")
     if then:
         _in_a_row([known, *map(load, then)], plan, at, as_json=as_json)
         return
     found = ask(plan, at)
-    drain_ms = None if backlog is None else ask.drain_ms(plan, at, backlog)
+    drain_ms = None
+    if backlog is not None:
+        drain_ms = ask.drain_ms(plan, at, options.records(backlog, "--backlog"))
     if ledger is not None:
         ledger.add(known.name, found, time.time_ns() // 1_000)
     if as_json:
@@ -107,8 +110,8 @@ def predict(
     table = _shown(known, found, bound)
     if drain_ms is not None:
         gone = f"after {show_duration(drain_ms)}" if math.isfinite(drain_ms) else "never"
-        table.add_row(f"a backlog of {backlog:,.0f} is gone", gone)
-    Console().print(table)
+        screen.row(table, f"a backlog of {backlog:,.0f} is gone", gone)
+    screen.show(table)
 
 
 def _in_a_row(profiles: list[Profile], plan: Plan, rate: float | None, *, as_json: bool) -> None:
@@ -119,19 +122,17 @@ def _in_a_row(profiles: list[Profile], plan: Plan, rate: float | None, *, as_jso
     if as_json:
         print_json(found.as_json())
         return
-    table = Table(title="Queries in a row")
-    for column in ("query", "rate", "mean", "p99"):
-        table.add_column(column, justify="right")
+    table = screen.table("Queries in a row", "query", "rate", "mean", "p99", justify="right")
     for profile, one in zip(profiles, found.predictions, strict=True):
         times = [show_duration(ms) for ms in (one.mean_ms, one.p99_ms)] if one.works else ["-"] * 2
-        table.add_row(profile.name, show_rate(one.rate_per_s), *times)
+        screen.row(table, profile.name, show_rate(one.rate_per_s), *times)
     if found.works:
         whole = (found.mean_ms, found.p99_ms)
-        table.add_row("together", "", *(show_duration(ms) for ms in whole))
-    Console().print(table)
+        screen.row(table, "together", "", *(show_duration(ms) for ms in whole))
+    screen.show(table)
     for one in found.predictions:
         if one.obstacle is not None:
-            Console(highlight=False).print(one.obstacle)
+            screen.show(one.obstacle)
 
 
 @app.command()
@@ -154,12 +155,12 @@ def capacity(
     from tailrace.profile.file import load  # noqa: PLC0415
 
     known = load(profile)
-    plan = _Changes(interval, cores, partitions, backend, lifetime, row_limit).on(known)
-    found = capacity_for(known, plan, _bound(mean, p95, p99))
+    plan = options.Changes(interval, cores, partitions, backend, lifetime, row_limit).on(known)
+    found = capacity_for(known, plan, options.bound(mean, p95, p99))
     if as_json:
         print_json(found.as_json())
     else:
-        Console(highlight=False).print(found.reason)
+        screen.show(found.reason)
 
 
 @app.command()
@@ -174,23 +175,23 @@ def size(
     as_json: AsJson = False,
 ) -> None:
     """Find the cheapest plan that keeps a bound at a rate."""
-    from tailrace.model.size import size_for  # noqa: PLC0415 - scipy
+    from tailrace.model.size import MOST_CORES, size_for  # noqa: PLC0415 - scipy
     from tailrace.profile.file import load  # noqa: PLC0415
 
-    bound, known = _bound(mean, p95, p99), load(profile)
+    bound, known = options.bound(mean, p95, p99), load(profile)
     if bound is None:
         raise InputError("There is no bound to size for: add --mean '500 ms' or --p99 '1 s'.")
-    at = known.rate_per_s if rate is None else rate_per_s(rate)
-    found = size_for(known, bound, at, most_cores)
+    at = known.rate_per_s if rate is None else options.rate(rate, "--rate")
+    found = size_for(known, bound, at, options.count(most_cores, "--most-cores", MOST_CORES))
     if as_json:
         print_json(found.as_json())
         return
-    table = Table(title=found.reason, title_justify="left")
-    for column in ("cost", "plan", "mean", "p99", "cores busy", "proposed by"):
-        table.add_column(column)
+    columns = ("cost", "plan", "mean", "p99", "cores busy", "proposed by")
+    table = screen.table(found.reason, *columns)
     for candidate in (*((found.best,) if found.best else ()), *found.others):
         one = candidate.prediction
-        table.add_row(
+        screen.row(
+            table,
             f"{candidate.cost:.2f}",
             _plan_text(one.plan),
             show_duration(one.mean_ms) if one.works else "-",
@@ -198,7 +199,7 @@ def size(
             f"{one.outcome.cores_used:.2f}",
             candidate.planner,
         )
-    Console().print(table)
+    screen.show(table)
 
 
 @app.command()
@@ -215,22 +216,19 @@ def profile(
     from tailrace.profile.file import as_json as plain  # noqa: PLC0415
     from tailrace.profile.file import save  # noqa: PLC0415
 
-    try:
-        found = read(log.read_text("utf-8").splitlines(keepends=True), name, cores)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The log {log} cannot be read: name a file of JSON lines.") from error
+    text = read_text(log, "log", "name a file of JSON lines", MOST_LOG_BYTES)
+    found = read(text.replace("\r\n", "\n"), name, options.count(cores, "--cores"))
     save(found.profile, out)
     if as_json:
         print_json(plain(found.profile))
         return
-    console = Console(highlight=False)
     fixed, each = show_duration(found.model.fixed_ms), show_duration(found.model.per_record_ms)
-    console.print(
+    screen.show(
         f"A batch of {found.profile.name} takes {fixed} and {each} a record; "
         f"{show_rate(found.profile.rate_per_s)} came in. Profile: {out}"
     )
     for note in found.notes:
-        console.print(note)
+        screen.show(note)
 
 
 @app.command()
@@ -248,7 +246,7 @@ def score(
     from tailrace.profile.file import load  # noqa: PLC0415
     from tailrace.report.ledger import Ledger  # noqa: PLC0415
 
-    if not log.exists():
+    if not is_there(log):
         raise InputError(f"There is no {log}: predict with --log {log} first.")
     ledger = Ledger(log)
     settled = [entry for path in measured or () for entry in ledger.settle(load(path))]
@@ -263,10 +261,9 @@ def score(
     if as_json:
         print_json(result)
         return
-    console = Console(highlight=False)
-    console.print(f"{result['scored']} of {result['predictions']} predictions are scored.")
+    screen.show(f"{result['scored']} of {result['predictions']} predictions are scored.")
     if accuracy.scores:
-        console.print(
+        screen.show(
             f"Half of them were off by at most {result['median_abs_error']:.0%}, nine in ten by at "
             f"most {result['p90_abs_error']:.0%}; {result['within_interval']:.0%} fell into their "
             "interval, which is made for 90%."
@@ -293,13 +290,13 @@ def forecast(
     from tailrace.report.series import read_series  # noqa: PLC0415
 
     series = read_series(rates)
-    steps = max(1, round(positive_duration_ms(horizon, "--horizon") / series.step_ms))
+    steps = max(1, round(options.duration(horizon, "--horizon") / series.step_ms))
     found = ahead(series, steps)
-    limits = _limits(profile, _bound(mean, p95, p99))
+    limits = _limits(profile, options.bound(mean, p95, p99))
     alarm = when_broken(found, limits) if limits else None
     advice = None
     if alarm is not None:
-        advice = scale_ahead(alarm, MODELLING_MS, positive_duration_ms(scaling, "--scaling"))
+        advice = scale_ahead(alarm, MODELLING_MS, options.duration(scaling, "--scaling"))
     bands = found.band(0.8)
     if as_json:
         print_json(
@@ -316,20 +313,18 @@ def forecast(
             }
         )
         return
-    table = Table(title=found.reason, title_justify="left")
-    for column in ("in", "rate", "8 chances in 10"):
-        table.add_column(column, justify="right")
+    table = screen.table(found.reason, "in", "rate", "8 chances in 10", justify="right")
     for step in sorted({round(i * (steps - 1) / 11) for i in range(12)}):
         low, high = bands[step]
-        table.add_row(
+        screen.row(
+            table,
             show_duration((step + 1) * found.step_ms),
             show_rate(found.mean_per_s[step]),
             f"{show_rate(low)} to {show_rate(high)}",
         )
-    console = Console(highlight=False)
-    console.print(table)
+    screen.show(table)
     if alarm is not None and advice is not None:
-        console.print(f"{alarm.sentence} {advice.reason}")
+        screen.show(f"{alarm.sentence} {advice.reason}")
 
 
 def _limits(path: Path | None, bound: Constraint | None) -> list[Limit]:
@@ -353,66 +348,6 @@ def _limits(path: Path | None, bound: Constraint | None) -> list[Limit]:
 # --- what the commands share --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Changes:
-    """What of the plan of a profile a user wants to be otherwise."""
-
-    interval: str | None
-    cores: int | None
-    partitions: list[str] | None
-    backend: str | None
-    lifetime: str | None
-    row_limit: int | None
-
-    def on(self, profile: Profile) -> Plan:
-        """The plan of the profile with the changes."""
-        from tailrace.plan import chain_name  # noqa: PLC0415
-
-        plan = profile.plan
-        if self.backend is not None:
-            plan = _moved(plan, self.backend)
-        if self.interval is not None:
-            plan = replace(plan, interval_ms=_duration(self.interval, "--interval"))
-        if self.lifetime is not None:
-            ms = _duration(self.lifetime, "--lifetime")
-            plan = replace(plan, lifetimes_ms={chain_name(chain): ms for chain in plan.chains})
-        given = plan.partitions | self._numbers(profile)
-        return replace(
-            plan,
-            partitions=given,
-            cores=self.cores if self.cores is not None else plan.cores,
-            row_limit=self.row_limit if self.row_limit is not None else plan.row_limit,
-        )
-
-    def _numbers(self, profile: Profile) -> dict[str, int]:
-        found = {}
-        for pair in self.partitions or []:
-            name, _, number = pair.partition("=")
-            if not number.isdigit():
-                raise InputError(f"'{pair}' is no number of partitions: write --partitions step=8.")
-            found[profile.step(name).name] = int(number)
-        return found
-
-
-def _moved(plan: Plan, backend: str) -> Plan:
-    """The plan on another backend, with the waits that are usual there."""
-    if backend not in set(Backend):
-        raise InputError(f"--backend {backend} is not known: write microbatch or realtime.")
-    if plan.backend == backend:
-        return plan
-    length_ms = 60_000.0 if backend == Backend.REALTIME else 0.0
-    return replace(plan, backend=Backend(backend), interval_ms=length_ms, lifetimes_ms={})
-
-
-def _duration(text: str, what: str) -> float:
-    return 0.0 if text.strip() in {"0", "0 ms", "0 s"} else positive_duration_ms(text, what)
-
-
-def _bound(mean: str | None, p95: str | None, p99: str | None) -> Constraint | None:
-    given = {"mean": mean, "p95": p95, "p99": p99}
-    return only_constraint({name: bound for name, bound in given.items() if bound}, "5 s")
-
-
 def _sweep(
     ask: Predictor,
     plan: Plan,
@@ -423,7 +358,7 @@ def _sweep(
     as_json: bool,
 ) -> None:
     """Predictions over a range of rates, as a table, as data, or as a picture."""
-    low, high = _range(text)
+    low, high = options.sweep(text)
     rates = _rates(ask, plan, low, high)
     if bound is not None:
         from tailrace.model.capacity import capacity_for  # noqa: PLC0415 - scipy
@@ -439,16 +374,15 @@ def _sweep(
     if as_json:
         print_json({"sweep": [each.as_json() for each in found]})
         return
-    table = Table(title=_plan_text(found[0].plan))
-    for column in ("rate", "mean", "p50", "p95", "p99", "cores busy"):
-        table.add_column(column, justify="right")
+    columns = ("rate", "mean", "p50", "p95", "p99", "cores busy")
+    table = screen.table(_plan_text(found[0].plan), *columns, justify="right")
     for each in found:
         shown = (each.mean_ms, each.p50_ms, each.p95_ms, each.p99_ms)
         times = [show_duration(ms) for ms in shown] if each.works else ["-"] * 4
-        table.add_row(show_rate(each.rate_per_s), *times, f"{each.outcome.cores_used:.2f}")
-    Console().print(table)
+        screen.row(table, show_rate(each.rate_per_s), *times, f"{each.outcome.cores_used:.2f}")
+    screen.show(table)
     if plot is not None:
-        typer.echo(f"Picture: {plot}")
+        screen.show(f"Picture: {plot}")
 
 
 def _rates(ask: Predictor, plan: Plan, low: float, high: float) -> list[float]:
@@ -459,41 +393,32 @@ def _rates(ask: Predictor, plan: Plan, low: float, high: float) -> list[float]:
     return sorted({*even, *(rate for rate in knee if low < rate < high)})
 
 
-def _range(text: str) -> tuple[float, float]:
-    match = SWEEP.fullmatch(text.strip())
-    if match is None:
-        raise InputError(f"'{text}' is not a range of rates: write --sweep rate=5k/s..80k/s.")
-    low, high = (rate_per_s(match[part]) for part in ("low", "high"))
-    if not 0 < low < high:
-        raise InputError(f"'{text}' does not rise from a rate above 0: turn its ends around.")
-    return low, high
-
-
 def _shown(profile: Profile, found: Prediction, bound: Constraint | None) -> Table:
     title = f"{profile.name} at {show_rate(found.rate_per_s)}: {_plan_text(found.plan)}"
-    table = Table(title=title, show_header=False)
+    table = screen.table(title)
     if found.obstacle is not None:
-        table.add_row("cannot work", found.obstacle)
+        screen.row(table, "cannot work", found.obstacle)
         return table
-    table.add_row(
+    screen.row(
+        table,
         "mean",
         f"{show_duration(found.mean_ms)} ({show_duration(found.low_ms)} to "
         f"{show_duration(found.high_ms)})",
     )
     for name in ("p50", "p95", "p99"):
-        table.add_row(name, show_duration(getattr(found, f"{name}_ms")))
+        screen.row(table, name, show_duration(getattr(found, f"{name}_ms")))
     if bound is not None:
         value_ms = found.statistic_ms(bound.quantile)
         kept = "kept" if value_ms <= bound.bound_ms else "broken"
-        table.add_row(str(bound), kept)
-    table.add_row("saturates at", show_rate(found.outcome.highest_per_s))
-    table.add_row("cores busy", f"{found.outcome.cores_used:.2f} of {found.cores}")
+        screen.row(table, str(bound), kept)
+    screen.row(table, "saturates at", show_rate(found.outcome.highest_per_s))
+    screen.row(table, "cores busy", f"{found.outcome.cores_used:.2f} of {found.cores}")
     for name, ms in found.outcome.breakdown_ms.items():
-        table.add_row(f"  {name}", show_duration(ms))
+        screen.row(table, f"  {name}", show_duration(ms))
     if found.outcome.window_ms:
-        table.add_row("  waiting for windows, beside", show_duration(found.outcome.window_ms))
+        screen.row(table, "  waiting for windows, beside", show_duration(found.outcome.window_ms))
     for said in found.outcome.assumed:
-        table.add_row("assumed", said)
+        screen.row(table, "assumed", said)
     return table
 
 

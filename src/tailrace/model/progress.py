@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.errors import InputError
 from tailrace.goals import SINK, SOURCE
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
+from tailrace.outside import LARGEST, MOST_MS, MOST_TASKS, shown
 from tailrace.plan import Plan
 from tailrace.profile.profile import BatchCosts, Origin, Profile, StepProfile
 
@@ -44,6 +45,8 @@ SHORTEST_REAL_TIME_MS: Final = 5_000.0
 """Spark refuses shorter real-time batches unless told otherwise (``minBatchDuration``)."""
 
 _DECODER: Final = json.JSONDecoder()
+_PIECE: Final = 4_096
+_INDENT: Final = 1_000
 _Offsets = dict[tuple[str, str], int]
 
 
@@ -113,8 +116,8 @@ def read(lines: Iterable[str], name: str | None = None, cores: int = 1) -> Readi
     Raises:
         InputError: If a line is broken, or the log says too little.
     """
-    if cores < 1:
-        raise InputError(f"A query cannot run on {cores} cores: give at least 1.")
+    if not 1 <= cores <= MOST_TASKS:
+        raise InputError(f"A query cannot run on {cores} cores: give from 1 to {MOST_TASKS:,}.")
     notes: list[str] = []
     text = lines if isinstance(lines, str) else "\n".join(line.rstrip("\r\n") for line in lines)
     runs = _micro_batches(_runs(_chosen(list(_events(text, notes)), name)), notes)
@@ -288,16 +291,16 @@ def _chosen(events: list[Event], name: str | None) -> list[Event]:
             "query.lastProgress.json to it, one a line."
         )
     known = list(dict.fromkeys(event.query for event in events))
-    shown = ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
+    names = ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
     if name is None:
         if len(known) > 1:
             raise InputError(
-                f"The progress log holds several queries ({shown}): choose one by its name or id."
+                f"The progress log holds several queries ({names}): choose one by its name or id."
             )
         return events
     found = [event for event in events if name in (event.query, event.query_id)]
     if not found:
-        raise InputError(f"The progress log holds no query '{name}': choose one of {shown}.")
+        raise InputError(f"The progress log holds no query '{name}': choose one of {names}.")
     return found
 
 
@@ -359,12 +362,16 @@ def _events(text: str, notes: list[str]) -> Iterator[Event]:
     """
     at = last = 0
     while (at := text.find("{", at)) >= 0:
-        begin = max(text.rfind("\n", last, at) + 1, last)
-        alone = not text[begin:at].strip(" \t[,")
+        before = text[max(last, at - _INDENT) : at]
+        alone, indent = _stands_alone(before, first=at - len(before) == last)
         try:
-            found, end = _DECODER.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            if alone and re.compile(rf"\n[ \t\[,]{{0,{at - begin}}}\{{").search(text, at):
+            found, end = _decoded(text, at)
+        except RecursionError:
+            raise InputError(
+                f"Line {_line(text, at)} of the progress log is nested too deeply: delete it."
+            ) from None
+        except ValueError:
+            if alone and re.compile(rf"\n[ \t\[,]{{0,{indent}}}\{{").search(text, at):
                 raise InputError(
                     f"Line {_line(text, at)} of the progress log is not whole JSON: delete it, and "
                     "write progress.json to the log and nothing shorter."
@@ -390,6 +397,32 @@ def _events(text: str, notes: list[str]) -> Iterator[Event]:
             )
         at = end
         last = end if alone else last
+
+
+def _stands_alone(before: str, *, first: bool) -> tuple[bool, int]:
+    """Whether only blanks, commas and brackets stand before an object on its line; how many.
+
+    ``first`` says that nothing came before that text.
+    """
+    said = before.rstrip(" \t[,")
+    return (first if not said else said.endswith("\n")), len(before) - len(said)
+
+
+def _decoded(text: str, at: int) -> tuple[dict[str, Any], int]:
+    """The object that starts there, and where it ends.
+
+    An error takes as long as the text before it is, so it is looked for in a short piece first: the
+    log of a driver is full of braces.
+    """
+    piece = text[at : at + _PIECE]
+    try:
+        found, length = _DECODER.raw_decode(piece)
+    except json.JSONDecodeError as error:
+        if len(piece) < _PIECE or (error.pos < _PIECE - 8 and "Untermin" not in error.msg):
+            raise
+        found, end = _DECODER.raw_decode(text, at)
+        return found, end
+    return found, at + length
 
 
 def _line(text: str, at: int) -> int:
@@ -432,7 +465,7 @@ def _event(progress: dict[str, Any]) -> Event:
         source_partitions=_total(None if end is None else len(end) for end in ends),
         taken=_total(spans),
         latest=_total(None if end is None else sum(end.values()) for end in latest),
-        written=written if isinstance(written, int) and written >= 0 else None,
+        written=written if isinstance(written, int) and 0 <= written <= LARGEST else None,
     )
 
 
@@ -466,33 +499,34 @@ def _offsets(source: dict[str, Any], name: str) -> _Offsets | None:
     if not isinstance(found, dict) or not all(isinstance(part, dict) for part in found.values()):
         return None
     flat = {(t, p): offset for t, part in found.items() for p, offset in part.items()}
-    return flat if all(isinstance(offset, int) for offset in flat.values()) else None
+    known = all(isinstance(offset, int) and 0 <= offset <= LARGEST for offset in flat.values())
+    return flat if known else None
 
 
 def _object(found: dict[str, Any], name: str) -> dict[str, Any]:
     value = found.get(name)
     if not isinstance(value, dict | None):
-        raise InputError(f"has {value!r:.40} as {name}, which is not an object")
+        raise InputError(f"has {shown(value)} as {name}, which is not an object")
     return value or {}
 
 
 def _objects(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
     value = found.get(name) or []
     if not isinstance(value, list) or not all(isinstance(inner, dict) for inner in value):
-        raise InputError(f"has {value!r:.40} as {name}, which is not a list of objects")
+        raise InputError(f"has {shown(value)} as {name}, which is not a list of objects")
     return value
 
 
 def _count(found: dict[str, Any], name: str) -> int:
     value = found.get(name, 0)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InputError(f"has {value!r:.40} as {name}, which is not a count")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
+        raise InputError(f"has {shown(value)} as {name}, which is not a count")
     return value
 
 
 def _number(value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InputError(f"has {value!r:.40} as {name}, which is not a time in milliseconds")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_MS:
+        raise InputError(f"has {shown(value)} as {name:.60}, which is not a time in milliseconds")
     return float(value)
 
 
@@ -500,6 +534,6 @@ def _start_us(value: object) -> int:
     try:
         moment = datetime.fromisoformat(str(value))
     except ValueError:
-        raise InputError(f"has {value!r:.40} as timestamp, which is not a time") from None
+        raise InputError(f"has {shown(value)} as timestamp, which is not a time") from None
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return round(aware.timestamp() * 1e6)

@@ -8,16 +8,21 @@ of confidence of the next prediction.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
+from tailrace.outside import MOST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.plan import Backend
+
+LEAST_MS = 1e-6
+"""A latency below this, a nanosecond, is none: any other would be off from it without end."""
 
 NINE_IN_TEN = 1.645
 """Standard deviations of a normal distribution that hold nine chances in ten."""
@@ -40,10 +45,10 @@ class Score:
 
     def __post_init__(self) -> None:
         """Refuse latencies that say nothing."""
-        if not (0 < self.predicted_ms < math.inf and 0 < self.measured_ms < math.inf):
+        if not all(LEAST_MS <= ms <= MOST_MS for ms in (self.predicted_ms, self.measured_ms)):
             raise InputError(
                 f"A prediction of {self.predicted_ms} ms that came out at {self.measured_ms} ms "
-                "cannot be scored: give two finite latencies above 0."
+                f"cannot be scored: give two latencies from {LEAST_MS:g} to {MOST_MS:g} ms."
             )
 
     @property
@@ -70,23 +75,47 @@ class Accuracy:
         further scores that were right on average. So the band begins wide, and narrows, widens
         or moves as predictions are scored.
         """
-        prior = PRIOR_KNOWN if known else PRIOR_GUESSED
-        logs = [s.log_ratio for s in self.scores if s.backend == backend and s.known == known]
-        weight = len(logs) + PRIOR_SCORES
-        mean = math.fsum(logs) / weight
-        squares = math.fsum((log - mean) ** 2 for log in logs) + PRIOR_SCORES * (prior**2 + mean**2)
-        reach = NINE_IN_TEN * math.sqrt(squares / weight)
-        return math.exp(mean - reach), math.exp(mean + reach)
+        sums = _Sums()
+        for score in self.scores:
+            if score.backend == backend and score.known == known:
+                sums.add(score.log_ratio)
+        return sums.band(known=known)
 
     def within(self) -> float | None:
         """The share of scores that fell into the band that the ones before them made."""
         if not self.scores:
             return None
         held = 0
-        for number, score in enumerate(self.scores):
-            low, high = Accuracy(self.scores[:number]).band(score.backend, known=score.known)
+        kinds: defaultdict[tuple[Backend, bool], _Sums] = defaultdict(_Sums)
+        for score in self.scores:
+            sums = kinds[score.backend, score.known]
+            low, high = sums.band(known=score.known)
             held += low <= score.measured_ms / score.predicted_ms <= high
+            sums.add(score.log_ratio)
         return held / len(self.scores)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """The scores of one kind, as far as their band needs them."""
+
+    count: int = 0
+    logs: float = 0.0
+    squares: float = 0.0
+
+    def add(self, log: float) -> None:
+        self.count += 1
+        self.logs += log
+        self.squares += log * log
+
+    def band(self, *, known: bool) -> tuple[float, float]:
+        """As of :meth:`Accuracy.band`; the squares are those around the mean."""
+        prior = PRIOR_KNOWN if known else PRIOR_GUESSED
+        weight = self.count + PRIOR_SCORES
+        mean = self.logs / weight
+        squares = self.squares + PRIOR_SCORES * prior**2 - weight * mean**2
+        reach = NINE_IN_TEN * math.sqrt(max(0.0, squares) / weight)
+        return math.exp(mean - reach), math.exp(mean + reach)
 
 
 UNTRIED = Accuracy()

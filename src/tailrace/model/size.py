@@ -43,6 +43,12 @@ DRAIN = 1.1
 
 SHOWN = 5
 
+MOST_CORES = 1_000
+"""The most cores that plans are looked for on."""
+
+MOST_COMBINATIONS = 150
+"""The most combinations of partitions of several steps that are tried."""
+
 
 class Planner(Protocol):
     """Proposes plans for a flow at a rate with at most so many cores."""
@@ -129,8 +135,11 @@ def size_for(
     that keep the bound are then given the longest waits that it affords. Quantiles, which take
     longer than means, are asked for in the order of the price, until there are enough.
     """
-    if most_cores < 1:
-        raise InputError(f"A flow cannot run on {most_cores} cores: allow at least 1.")
+    if not 1 <= most_cores <= MOST_CORES:
+        raise InputError(
+            f"A flow cannot be sized for {most_cores} cores: allow at least 1, and {MOST_CORES:,} "
+            "at most."
+        )
     proposed: dict[str, tuple[str, Plan]] = {}
     for planner in planners or PLANNERS:
         for plan in planner(profile, rate_per_s, most_cores):
@@ -169,7 +178,7 @@ def every_plan(profile: Profile, rate_per_s: float, most_cores: int) -> Iterator
     if apart != chains[0]:
         chains.append(apart)
     counts = _counts(most_cores)
-    for chained, numbers in product(chains, product(counts, repeat=len(free))):
+    for chained, numbers in product(chains, _combinations(counts, len(free))):
         partitions = dict(zip(free, numbers, strict=True))
         widest = max(profile.source_partitions, *numbers) if numbers else profile.source_partitions
         for cores in (count for count in counts if count <= widest):
@@ -215,6 +224,18 @@ PLANNERS: tuple[Planner, ...] = (as_measured, true_rates, every_plan)
 
 def _own(profile: Profile) -> set[str]:
     return set(profile.plan.partitions)
+
+
+def _combinations(counts: list[int], steps: int) -> list[tuple[int, ...]]:
+    """Which numbers several steps may have: all combinations, or of doubled ones, or each the same.
+
+    Their number grows with a power of the steps, and a user waits for the answer.
+    """
+    doubled = [2**power for power in range(counts[-1].bit_length())]
+    for numbers in (counts, doubled):
+        if len(numbers) ** steps <= MOST_COMBINATIONS:
+            return list(product(numbers, repeat=steps))
+    return [(number,) * steps for number in counts]
 
 
 def _counts(most: int) -> list[int]:

@@ -8,7 +8,6 @@ is not known is refused rather than ignored, so that a typo is found.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
@@ -22,6 +21,7 @@ from jsonschema import Draft202012Validator
 
 from tailrace.errors import InputError, unwritable
 from tailrace.goals import SINK, SOURCE, is_sink
+from tailrace.outside import check_data, joined, parse_json, read_text, shown
 from tailrace.plan import Backend, Plan, chain_name
 from tailrace.profile.profile import (
     BatchCosts,
@@ -43,9 +43,8 @@ if TYPE_CHECKING:
 FORMAT: Final = "tailrace-profile"
 VERSION: Final = 1
 
-_SHOWN_LENGTH: Final = 40
-_DEEPEST: Final = 20
 _PLAN_COUNTS: Final = ("cores", "row_limit", "executors")
+_MOSTS: Final = ("maxLength", "maxItems", "maxProperties")
 _KINDS: Final = {"array": "a list", "object": "an object in braces", "string": "a text"}
 
 
@@ -55,7 +54,8 @@ def load(path: str | os.PathLike[str]) -> Profile:
     Raises:
         InputError: If it cannot be read, or does not hold a profile of this version.
     """
-    return from_json(_parsed(_text(Path(path)), str(path)), str(path))
+    text = read_text(Path(path), "profile", "record one, or write its name, steps and rate_per_s")
+    return from_json(_parsed(text, str(path)), str(path))
 
 
 def save(profile: Profile, path: str | os.PathLike[str]) -> None:
@@ -66,14 +66,18 @@ def save(profile: Profile, path: str | os.PathLike[str]) -> None:
         EnvironmentUnfit: If there is no room for it.
     """
     place = Path(path)
-    if place.is_dir():
-        raise InputError(f"{place} is a directory: name a file in it for the profile.")
-    text = json.dumps(as_json(profile), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(as_json(profile), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     try:
+        if place.is_dir():
+            raise InputError(f"{place} is a directory: name a file in it for the profile.")
         place.parent.mkdir(parents=True, exist_ok=True)
         write_text(place, text)
     except OSError as error:
         raise unwritable(f"The profile {path}", error) from None
+    except ValueError as error:  # a path may hold what no path can
+        raise InputError(
+            f"The profile {path} cannot be written ({error}): choose another place."
+        ) from None
 
 
 def as_json(profile: Profile) -> dict[str, Any]:
@@ -87,10 +91,10 @@ def from_json(data: object, where: str) -> Profile:
     Raises:
         InputError: If it is no profile of this version.
     """
-    _check_numbers(data, where)
+    check_data(data, f"The profile {where}")
     if not isinstance(data, dict):
         raise InputError(
-            f"The profile {where} holds {_shown(data)} and not an object in braces: write "
+            f"The profile {where} holds {shown(data)} and not an object in braces: write "
             '{"name": ..., "steps": [...], "rate_per_s": ...}.'
         )
     _check_version(data, where)
@@ -114,97 +118,31 @@ def schema() -> dict[str, Any]:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(
-            f"There is no profile {path}: record one, or write its name, steps and rate_per_s."
-        ) from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a directory: name the profile in it.") from None
-    except OSError as error:
-        raise InputError(
-            f"The profile {path} cannot be read ({error.strerror}): see that it is a file that "
-            "you may read."
-        ) from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise InputError(
-            f"The profile {path} is not UTF-8 text in line {line}: save it as UTF-8."
-        ) from None
-
-
 def _parsed(text: str, where: str) -> object:
-    def single(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(
-                f"The profile {where} has {_shown(twice)} twice in one object: keep one of them."
-            )
-        return found
-
-    try:
-        return json.loads(text, object_pairs_hook=single)
-    except json.JSONDecodeError as error:
-        if not text.strip():
-            raise InputError(
-                f"The profile {where} is empty: record one, or write its name, steps and "
-                "rate_per_s."
-            ) from None
-        at = f"line {error.lineno}, column {error.colno}"
-        if error.pos >= len(text.rstrip()):
-            raise InputError(
-                f"The profile {where} ends in {at}, before its JSON does: copy it again, or "
-                "close what is open."
-            ) from None
+    if not text.strip():
         raise InputError(
-            f"The profile {where} is not JSON in {at} ({error.msg.lower()}): mend it there."
-        ) from None
-    except (RecursionError, ValueError):  # nested without end; a number of thousands of digits
-        raise InputError(
-            f"The profile {where} is nested too deeply or has a number without end: record it anew."
-        ) from None
+            f"The profile {where} is empty: record one, or write its name, steps and rate_per_s."
+        )
+    return parse_json(text, f"The profile {where}")
 
 
 def _check_version(data: dict[str, Any], where: str) -> None:
     found = data.get("format", FORMAT)
     if found != FORMAT:
         raise InputError(
-            f"The file {where} has the format {_shown(found)} and not '{FORMAT}': give a profile."
+            f"The file {where} has the format {shown(found)} and not '{FORMAT}': give a profile."
         )
     version = data.get("version", VERSION)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise InputError(
-            f"The profile {where} has {_shown(version)} as its version: write {VERSION}, or "
+            f"The profile {where} has {shown(version)} as its version: write {VERSION}, or "
             "leave it out."
         )
     if version > VERSION:
         raise InputError(
-            f"The profile {where} has version {_shown(version)} and this Tailrace reads up "
+            f"The profile {where} has version {shown(version)} and this Tailrace reads up "
             f"to {VERSION}: update Tailrace."
         )
-
-
-def _check_numbers(data: object, where: str) -> None:
-    """Refuse numbers that are not finite, which JSON does not have and Python reads."""
-    waiting = [("", 0, data)]
-    while waiting:
-        place, depth, found = waiting.pop()
-        if depth > _DEEPEST:
-            raise InputError(
-                f"The profile {where} is nested too deeply at {place[:_SHOWN_LENGTH]}: record it "
-                "anew."
-            )
-        pairs = enumerate(found) if isinstance(found, list) else ()
-        for part, inner in found.items() if isinstance(found, dict) else pairs:
-            waiting.append((_joined(place, part), depth + 1, inner))
-        if isinstance(found, int | float) and not abs(found) <= sys.float_info.max:
-            raise InputError(
-                f"The profile {where} has {_shown(found)} at {place}: give a finite number."
-            )
 
 
 # --- what is wrong --------------------------------------------------------------------------------
@@ -223,37 +161,24 @@ def _urgency(error: ValidationError) -> tuple[bool, int]:
 def _sentence(error: ValidationError) -> str:
     place = ""
     for part in error.absolute_path:
-        place = _joined(place, part)
+        place = joined(place, part)
     rules, found = cast("dict[str, Any]", error.schema), cast("Any", error.instance)
     if error.validator == "additionalProperties":
         known = [name for name in rules["properties"] if name != "$schema"]
         unknown = next(name for name in found if name not in rules["properties"])
-        near = get_close_matches(unknown, known, n=1)
+        near = get_close_matches(unknown[:40], known, n=1)
         advice = (
             f"write '{near[0]}' if you meant that" if near else f"it can have {', '.join(known)}"
         )
-        return f"has a field {_shown(unknown)}{_at(place)} that is not known: {advice}"
+        return f"has a field {shown(unknown)}{_at(place)} that is not known: {advice}"
     if error.validator == "required":
         missing = next(name for name in rules["required"] if name not in found)
         return f"has no '{missing}'{_at(place)}: add {_described(rules, missing)}"
-    return f"has {_shown(found)} at {place}: give {_expected(rules)}"
-
-
-def _shown(value: object) -> str:
-    """A value as it stands in the file, its beginning if it is long."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
+    return f"has {shown(found)} at {place}: give {_expected(rules)}"
 
 
 def _at(place: str) -> str:
     return f" at {place}" if place else ""
-
-
-def _joined(place: str, part: str | int) -> str:
-    if isinstance(part, int):
-        return f"{place}[{part}]"
-    name = part if part.isprintable() else _shown(part)
-    return f"{place}.{name}" if place else name
 
 
 def _described(rules: dict[str, Any], name: str) -> str:
@@ -272,10 +197,12 @@ def _expected(rules: dict[str, Any]) -> str:
         noun = "a whole number" if kind == "integer" else "a number"
         low = f"above {rules['exclusiveMinimum']}" if "exclusiveMinimum" in rules else ""
         low = low or f"from {rules['minimum']}"
-        return f"{noun} {low} {'to ' + str(rules['maximum']) if 'maximum' in rules else 'up'}"
-    if "maxItems" in rules:
+        return f"{noun} {low} " + (f"to {rules['maximum']:,}" if "maximum" in rules else "up")
+    if rules.get("maxItems") == rules.get("minItems", 0):
         return "a pair of names, from where and to where"
-    return _KINDS[kind] + (" that is not empty" if {"minLength", "minItems"} & set(rules) else "")
+    filled = " that is not empty" if {"minLength", "minItems"} & set(rules) else ""
+    most = next((rules[name] for name in _MOSTS if name in rules), None)
+    return _KINDS[kind] + filled + (f", of up to {most:,}" if most else "")
 
 
 # --- profiles and data ----------------------------------------------------------------------------

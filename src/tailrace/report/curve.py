@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from tailrace.report.style import written
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
@@ -22,7 +23,11 @@ LINES = (("mean", "C0"), ("p50", "C2"), ("p95", "C1"), ("p99", "C3"))
 
 
 def draw(found: Sequence[Prediction], bound: Constraint | None, path: Path) -> None:
-    """Draw the predictions of one plan over their rates."""
+    """Draw the predictions of one plan over their rates, as PNG or SVG."""
+    written(path, lambda: _figure(found, bound))
+
+
+def _figure(found: Sequence[Prediction], bound: Constraint | None) -> Figure:
     working = [each for each in found if each.works]
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
@@ -60,4 +65,4 @@ def draw(found: Sequence[Prediction], bound: Constraint | None, path: Path) -> N
     axes.set_ylabel("latency (ms)")
     axes.xaxis.set_major_formatter(lambda value, _: show_rate(value).removesuffix("/s").strip())
     axes.legend(loc="upper left")
-    figure.savefig(path, dpi=120)
+    return figure

@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import InputError
-from tailrace.model.score import Accuracy, Score
+from tailrace.model.score import LEAST_MS, Accuracy, Score
+from tailrace.outside import MOST_MS, is_there, parse_json, read_text, shown
 from tailrace.plan import Backend
 from tailrace.state.files import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tailrace.model.prediction import Prediction
@@ -44,8 +45,7 @@ class Entry:
         """How right it was; None while nobody knows."""
         if self.measured_ms is None:
             return None
-        backend = Backend(self.plan["backend"])
-        return Score(backend, self.known, self.predicted_ms, self.measured_ms)
+        return Score(Backend(self.plan["backend"]), self.known, self.predicted_ms, self.measured_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,10 @@ class Ledger:
 
     def entries(self) -> list[Entry]:
         """Everything written so far, oldest first."""
-        if not self.path.exists():
+        if not is_there(self.path):
             return []
-        found = []
-        for number, line in enumerate(self.path.read_text("utf-8").splitlines(), start=1):
-            try:
-                found.append(Entry(**json.loads(line)))
-            except (ValueError, TypeError) as error:
-                raise InputError(
-                    f"Line {number} of {self.path} is no prediction: take it out, or name the "
-                    "file that 'tailrace predict --log' wrote."
-                ) from error
-        return found
+        text = read_text(self.path, "log", "predict with --log")
+        return [_entry(line, f"Line {at} of {self.path}") for at, line in _lines(text)]
 
     def accuracy(self) -> Accuracy:
         """The scores of what has come true or not."""
@@ -75,8 +67,8 @@ class Ledger:
         return Accuracy(tuple(score for score in scores if score is not None))
 
     def add(self, flow: str, prediction: Prediction, at_us: int) -> None:
-        """Write a prediction down; one that says that nothing works has no latency to score."""
-        if not prediction.works:
+        """Write a prediction down, unless it has no latency to score, as where nothing works."""
+        if not (prediction.works and LEAST_MS <= prediction.mean_ms <= MOST_MS):
             return
         entry = Entry(
             flow,
@@ -86,22 +78,28 @@ class Ledger:
             prediction.outcome.known,
             prediction.mean_ms,
         )
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(_line(entry))
+        self._append([entry])
 
     def add_run(self, run: Mapping[str, Any]) -> int:
         """Write down what a run predicted of its own decisions, and what came of them; how many.
 
         ``run`` is the data of its report. The rate is that of the interval that realised it.
         """
-        with self.path.open("a", encoding="utf-8") as file:
-            entries = list(_decided(run))
-            file.writelines(map(_line, entries))
+        entries = list(_decided(run))
+        self._append(entries)
         return len(entries)
+
+    def _append(self, entries: Sequence[Entry]) -> None:
+        """Write entries at the end of the file."""
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.writelines(map(_line, entries))
+        except (OSError, ValueError) as error:  # a path may hold what no path can
+            raise self._unwritable(error) from None
 
     def settle(self, profile: Profile) -> list[Entry]:
         """Score the predictions that a measured profile decides; those that it did."""
-        if profile.latency is None:
+        if profile.latency is None or not _latency(profile.latency.mean_ms):
             raise InputError(
                 f"Profile '{profile.name}' has no measured latency to score by: record it by a "
                 "flow, with 'tailrace run --profile'."
@@ -112,13 +110,65 @@ class Ledger:
             if entry.measured_ms is None and _speaks_of(entry, profile):
                 entries[number] = replace(entry, measured_ms=measured_ms)
                 settled.append(entries[number])
-        with replacing(self.path, self.path.with_suffix(".tmp"), flush=True) as file:
-            file.write("".join(map(_line, entries)).encode())
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
+        try:
+            with replacing(self.path, temporary, flush=True) as file:
+                file.write("".join(map(_line, entries)).encode())
+        except OSError as error:
+            raise self._unwritable(error) from None
         return settled
+
+    def _unwritable(self, error: OSError | ValueError) -> InputError:
+        reason = error.strerror if isinstance(error, OSError) else error
+        return InputError(f"The log {self.path} cannot be written ({reason}): name another file.")
 
 
 def _line(entry: Entry) -> str:
-    return json.dumps(asdict(entry)) + "\n"
+    return json.dumps(asdict(entry), allow_nan=False) + "\n"
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that hold something, with their numbers; only a line feed ends one."""
+    return ((at, line) for at, line in enumerate(text.split("\n"), start=1) if line.strip())
+
+
+def _entry(line: str, where: str) -> Entry:
+    """The prediction of a line, whose every field is of its kind and in its range."""
+    data = parse_json(line, where)
+    found = data if isinstance(data, dict) else {}
+    unfit = (name for name, fits in _FIELDS.items() if not fits(found.get(name)))
+    unknown = (name for name in found if name not in _FIELDS)
+    for name in (*unfit, *unknown):
+        raise InputError(
+            f"{where} is no prediction, by its {shown(name)}: take it out, or name the file that "
+            "'tailrace predict --log' wrote."
+        )
+    return Entry(**found)
+
+
+def _amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _latency(value: object) -> bool:
+    """A latency that says something: one that is next to nothing would be off without end."""
+    return isinstance(value, int | float) and LEAST_MS <= value <= MOST_MS
+
+
+def _planned(value: object) -> bool:
+    return isinstance(value, dict) and value.get("backend") in list(Backend)
+
+
+_FIELDS: Final[Mapping[str, Callable[[object], bool]]] = {
+    "flow": lambda value: isinstance(value, str),
+    "at_us": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "plan": _planned,
+    "rate_per_s": _amount,
+    "known": lambda value: isinstance(value, bool),
+    "predicted_ms": _latency,
+    "measured_ms": lambda value: value is None or _latency(value),
+}
+"""What each field of a prediction must be; the last may be left out."""
 
 
 def _decided(run: Mapping[str, Any]) -> Iterator[Entry]:
@@ -126,7 +176,7 @@ def _decided(run: Mapping[str, Any]) -> Iterator[Entry]:
     for made in run["decisions"]:
         predicted_ms, realised_ms, at_us = made["predicted_ms"], made["realised_ms"], made["at_us"]
         after = next((i for i in run["intervals"] if i["start_us"] >= at_us), None)
-        if predicted_ms and realised_ms and after is not None:
+        if _latency(predicted_ms) and _latency(realised_ms) and after is not None:
             rate = after["rate_per_s"]
             yield Entry(run["flow"], at_us, made["after"], rate, True, predicted_ms, realised_ms)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
 from tailrace.model.forecasting.forecast import Series
+from tailrace.outside import MOST_RATE_PER_S, read_text
 from tailrace.units import rate_per_s
 
 if TYPE_CHECKING:
@@ -17,17 +19,22 @@ if TYPE_CHECKING:
 
 TIME, RATE = "time", "rate"
 
+MOST_ROWS = 1_000_000
+"""Nearly two years of rates by the minute."""
+
+EARLIEST_S, LATEST_S = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (10, 5000))
+"""Times that have a date, with room for a forecast."""
+
+LEAST_PER_S = 1e-9
+"""A rate below this, of a record in thirty years, is none."""
+
 
 def read_series(path: Path) -> Series:
     """Read a CSV file with the columns ``time`` (ISO 8601, or seconds since 1970) and ``rate``.
 
     Rows stand at equal steps; where some are missing there is a gap, and an empty rate is one too.
     """
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The rates {path} cannot be read: name a CSV file.") from error
+    rows = _rows(path)
     if not rows or not {TIME, RATE} <= set(rows[0]):
         raise InputError(f"{path} has no columns 'time' and 'rate': write them in its first line.")
     points = [_point(path, number, row) for number, row in enumerate(rows, start=2)]
@@ -36,7 +43,13 @@ def read_series(path: Path) -> Series:
     if step_s <= 0:
         raise InputError(f"The times in {path} do not rise: sort its rows, and leave out doubles.")
     first = points[0][0]
-    rates = [math.nan] * (round((points[-1][0] - first) / step_s) + 1)
+    count = (points[-1][0] - first) / step_s + 1
+    if count > MOST_ROWS:
+        raise InputError(
+            f"The times in {path} span {count:,.0f} steps of {step_s:g} s, of which {MOST_ROWS:,} "
+            "are read: resample them in longer steps, or give the newest."
+        )
+    rates = [math.nan] * round(count)
     for at, rate in points:
         place = (at - first) / step_s
         if abs(place - round(place)) > 0.01:
@@ -47,15 +60,36 @@ def read_series(path: Path) -> Series:
     return Series(tuple(rates), step_s * 1e3, round(first * 1e6))
 
 
+def _rows(path: Path) -> list[dict[str, str | None]]:
+    """The rows of the file, each with what it has in the columns of the first line."""
+    text = read_text(path, "file of rates", "name a CSV file")
+    try:
+        rows = list(islice(csv.DictReader(io.StringIO(text, newline="")), MOST_ROWS + 1))
+    except csv.Error as error:
+        raise InputError(f"The rates {path} are not CSV ({error}): write time,rate rows.") from None
+    if len(rows) > MOST_ROWS:
+        raise InputError(
+            f"The rates {path} have more than {MOST_ROWS:,} rows: resample them in longer steps, "
+            "or give the newest."
+        )
+    return rows
+
+
 def _point(path: Path, number: int, row: dict[str, str | None]) -> tuple[float, float]:
     try:
-        rate = (row[RATE] or "").strip()
-        return _seconds((row[TIME] or "").strip()), rate_per_s(rate) if rate else math.nan
+        text = (row[RATE] or "").strip()
+        at, rate = _seconds((row[TIME] or "").strip()), rate_per_s(text) if text else math.nan
     except (ValueError, InputError) as error:
         raise InputError(
             f"Line {number} of {path} does not hold a time and a rate: write 2026-01-31T12:00:00 "
             "or seconds, and a number."
         ) from error
+    if not EARLIEST_S <= at <= LATEST_S or rate > MOST_RATE_PER_S:
+        raise InputError(
+            f"Line {number} of {path} has a time outside of the years 10 to 5000, or a rate above "
+            f"{MOST_RATE_PER_S:g} /s: see that times are in seconds and rates in records a second."
+        )
+    return at, 0.0 if rate < LEAST_PER_S else rate
 
 
 def _seconds(text: str) -> float:

@@ -20,6 +20,7 @@ from tailrace.model.forecasting.backtests import Past, try_methods
 from tailrace.model.forecasting.bands import SCORES, STANDARD, bands_of, error_at
 from tailrace.model.forecasting.seasons import season_of
 from tailrace.model.forecasting.smoothing import Method, fit_weights, look_ahead, run_methods
+from tailrace.units import show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
 
 NEWEST: Final = 5_000
 """As many steps are looked at, or four seasons if that is more; older ones say little."""
+
+MOST_AHEAD: Final = 5_000
+"""As many steps are forecast at most: no fewer were looked at, and memory grows with them."""
+
+FIRST_US: Final = -62_000_000_000_000_000
+LAST_US: Final = 253_000_000_000_000_000
+"""Times between these have a date in every time zone: from the year 6 to the year 9987."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,11 @@ class Forecast:
             raise InputError(
                 f"A forecast with {len(self.mean_per_s)} means and {len(self.deviation_per_s)} "
                 "deviations cannot be: give one of each for every step, and at least one step."
+            )
+        if not self.start_us > FIRST_US or not self.at_us(len(self.mean_per_s)) < LAST_US:
+            raise InputError(
+                f"A forecast of {len(self.mean_per_s)} steps of {self.step_ms:g} ms leaves the "
+                "years that have dates: give times in microseconds since 1970."
             )
 
     @property
@@ -220,6 +233,13 @@ def _past(series: Series, horizon: int, season: int | None) -> Past:
     late = next(n for n, rate in enumerate(reversed(series.rates_per_s)) if not math.isnan(rate))
     rates = _newest(series, max(NEWEST, 4 * (season or 1)))
     found = season_of(rates) if season is None else season
+    if horizon + late > MOST_AHEAD:
+        step, measured = show_duration(series.step_ms), show_duration(late * series.step_ms)
+        old = f" from {measured} before the end of the series" if late else ""
+        raise InputError(
+            f"A forecast{old} over {horizon + late:,} steps of {step} is too long, as "
+            f"{MOST_AHEAD:,} are the most: look less far ahead, or give rates in longer steps."
+        )
     training = len(rates) // 2
     if found and 3 * found <= len(rates):
         training = max(training, 2 * found)

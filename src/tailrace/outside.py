@@ -1,0 +1,189 @@
+"""Input from outside: how files, JSON and texts are read, with a limit on everything.
+
+Every reader of a file that somebody else wrote begins here: profiles, ledgers, progress logs and
+CSV files. What breaks a limit is refused with one sentence. Texts may hold anything, as names and
+keys do; :func:`printable` makes them fit for a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB: Final = 2**20
+MOST_BYTES: Final = 64 * MIB
+"""The largest file that is read, unless a reader says otherwise."""
+
+DEEPEST: Final = 20
+"""How deeply lists and objects of JSON may be nested."""
+
+LARGEST: Final = 2**53
+"""The largest number of a file: up to it doubles hold every whole number."""
+
+LONGEST: Final = 100_000
+"""The characters of the longest text of a file, such as a key."""
+
+MOST_TASKS: Final = 10_000
+"""The most cores, partitions or executors that a plan is thought of with."""
+
+MOST_RATE_PER_S: Final = 1e12
+MOST_MS: Final = 1e12
+"""The highest rate, and the longest time: some thirty years."""
+
+_SHOWN_LENGTH: Final = 40
+_SENTENCE: Final = 900
+_SEQUENCE: Final = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor, screen
+    r"|(?:\x1b[]P^_X]|[\x9d\x90\x9e\x9f\x98])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # titles, links
+    r"|\x1b[ -/]*[0-~]?"
+)
+_HIDDEN: Final = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+"""Categories of characters that a terminal obeys instead of showing, or cannot encode."""
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is something to read at a path, be it only to find out that it cannot be."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def read_text(path: Path, what: str, remedy: str, most_bytes: int = MOST_BYTES) -> str:
+    """The text of a file, without a byte order mark.
+
+    Args:
+        path: The file.
+        what: What it is, such as "profile".
+        remedy: What to do if there is none, such as "record one".
+        most_bytes: The size from which on it is refused.
+
+    Raises:
+        InputError: If it cannot be read, is too large or is not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1)
+    except FileNotFoundError:
+        raise InputError(f"There is no {what} {path}: {remedy}.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a directory: name the {what} in it.") from None
+    except (OSError, ValueError) as error:  # a path may hold what no path can
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"The {what} {path} cannot be read ({reason}): see that it is a file that you may read."
+        ) from None
+    if len(data) > most_bytes:
+        raise InputError(
+            f"The {what} {path} has more than {most_bytes // MIB} MiB: give a smaller one."
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise InputError(
+            f"The {what} {path} is not UTF-8 text in line {line}: save it as UTF-8."
+        ) from None
+
+
+def parse_json(text: str, where: str) -> object:
+    """The data of a JSON text whose objects have every name once; ``where`` names it in errors.
+
+    Raises:
+        InputError: If it is not JSON, or breaks a limit.
+    """
+
+    def single(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            seen: set[str] = set()
+            twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            raise InputError(f"{where} has {shown(twice)} twice in one object: keep one of them.")
+        return found
+
+    try:
+        data = json.loads(text, object_pairs_hook=single)
+    except json.JSONDecodeError as error:
+        at = f"line {error.lineno}, column {error.colno}"
+        if error.pos >= len(text.rstrip()):
+            raise InputError(
+                f"{where} ends in {at}, before its JSON does: copy it again, or close what is open."
+            ) from None
+        raise InputError(
+            f"{where} is not JSON in {at} ({error.msg.lower()}): mend it there."
+        ) from None
+    except (RecursionError, ValueError):  # nested without end; a number of thousands of digits
+        raise InputError(
+            f"{where} is nested too deeply or has a number without end: record it anew."
+        ) from None
+    check_data(data, where)
+    return data
+
+
+def check_data(data: object, where: str) -> None:
+    """Refuse data that is nested too deeply, or has numbers or texts that are out of range.
+
+    JSON has no number that is not finite, but Python reads some.
+    """
+    waiting = [("", 0, data)]
+    while waiting:
+        place, depth, found = waiting.pop()
+        if depth > DEEPEST:
+            raise InputError(
+                f"{where} is nested too deeply at {place[:_SHOWN_LENGTH]}: record it anew."
+            )
+        if isinstance(found, int | float) and not abs(found) <= LARGEST:
+            finite = isinstance(found, int) or math.isfinite(found)
+            wanted = f"a number up to {LARGEST:,}" if finite else "a finite number"
+            raise InputError(f"{where} has {shown(found)} at {place or 'its top'}: give {wanted}.")
+        if isinstance(found, str) and len(found) > LONGEST:
+            raise InputError(
+                f"{where} has a text of {len(found):,} characters at {place or 'its top'}: give "
+                f"one of up to {LONGEST:,}."
+            )
+        pairs = enumerate(found) if isinstance(found, list) else ()
+        for part, inner in found.items() if isinstance(found, dict) else pairs:
+            waiting.append((joined(place, part), depth + 1, inner))
+
+
+def joined(place: str, part: str | int) -> str:
+    """The place of a part of JSON data, such as ``steps[0].keys.anna``."""
+    if isinstance(part, int):
+        return f"{place}[{part}]"
+    name = part if part.isprintable() and len(part) <= _SHOWN_LENGTH else shown(part)
+    return f"{place}.{name}" if place else name
+
+
+def shown(value: object) -> str:
+    """A value as it stands in a file, its beginning if it is long."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except ValueError:  # a whole number of thousands of digits
+        return "a number without end"
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
+
+
+def printable(text: str) -> str:
+    """The text on one line, as a terminal may show it.
+
+    Sequences that steer a terminal are taken out, as are characters that hide, or turn around, what
+    stands beside them. Of a text that is too long the middle is left out.
+    """
+    plain = " ".join(_SEQUENCE.sub("", text).split())
+    if not plain.isprintable():
+        plain = "".join(c for c in plain if unicodedata.category(c) not in _HIDDEN)
+    if len(plain) <= _SENTENCE:
+        return plain
+    half = _SENTENCE // 2
+    return f"{plain[:half]} ... {plain[-half:]}"
