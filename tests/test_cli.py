@@ -134,6 +134,28 @@ def test_a_file_that_fails_is_named_with_its_own_line(
 
 
 @pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import sys\nsys.exit(3)\n", "job.py, line 2, fails with SystemExit: 3."),
+        ("def __getattr__(name):\n    raise RuntimeError(name)\n", "line 2, fails with RuntimeErr"),
+        ("x = '\0'\n", "job.py fails with SyntaxError: source code string cannot contain null"),
+        ("x = 1\n" * 200_000, "job.py is too long for a Python file: name the one with the flow."),
+    ],
+)
+def test_a_file_that_is_no_declaration_is_one_sentence(
+    tailrace: Callable[..., Said], job: Callable[[str], Path], text: str, said: str
+) -> None:
+    assert said in tailrace("run", f"{job(text)}:flow").sentence(USAGE)
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_a_name_that_no_file_can_have_is_one_sentence(tailrace: Callable[..., Said]) -> None:
+    for name in ("a" * 5_000, "\x1b[31m", "a\nb"):
+        assert "There is no file" in tailrace("run", f"{name}:flow").sentence(USAGE)
+
+
+@pytest.mark.usefixtures("nothing_runs")
 def test_a_function_that_wants_arguments_is_no_flow(
     tailrace: Callable[..., Said], job: Callable[[str], Path]
 ) -> None:
@@ -345,6 +367,8 @@ def test_only_a_long_benchmark_keeps_its_runs(
         (("run", "job.py:flow", "--seconds", "long"), "Invalid value for '--seconds'"),
         (("run", "job.py:flow", "--secnods", "1"), "No such option"),
         (("walk",), "No such command 'walk'"),
+        (("--\x1b[31mwalk",), "No such option"),
+        (("score", "log", "--\x1b[31m\u202ewalk"), "No such option"),
     ],
 )
 def test_what_is_no_command_line_is_explained_without_a_traceback(
@@ -355,6 +379,7 @@ def test_what_is_no_command_line_is_explained_without_a_traceback(
     assert said.out == ""
     assert why in said.err
     assert "Traceback" not in said.err
+    assert not {"\x1b", "\u202e"} & set(said.err)
 
 
 # --- what the machine lacks ----------------------------------------------------------------

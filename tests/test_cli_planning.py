@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace.cli.app import print_json
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -158,9 +160,80 @@ def test_a_forecast_says_when_the_bound_breaks(
         (["score", "nowhere.jsonl"], "--log"),
         (["profile", "nowhere.jsonl", "out.json"], "JSON lines"),
         (["forecast", "nowhere.csv"], "CSV"),
+        (["predict", "{orders}", "--cores", "1000000"], "--cores 1000000 cannot be: give at least"),
+        (["predict", "{orders}", "--partitions", "score=\u00b2"], "no number of partitions"),
+        (["predict", "{orders}", "--partitions", "score=1000000000"], "10,000 at most"),
+        (["predict", "{orders}", "--row-limit", "0"], "--row-limit 0 cannot be"),
+        (["predict", "{orders}", "--rate", "1e300/s"], "--rate 1e300/s is too high"),
+        (["predict", "{orders}", "--interval", "1e300 h"], "--interval 1e300 h is too long"),
+        (["predict", "{orders}", "--backlog", "nan"], "--backlog nan cannot be"),
+        (["predict", "{orders}", "--backlog", "1e300"], "--backlog 1e+300 cannot be"),
+        (["predict", "{orders}", "--sweep", "rate=1/s..1e300/s"], "--sweep 1e300/s is too high"),
+        (["predict", "{orders}", "--mean", ""], "the bound on the mean"),
+        (["predict", "{orders}", "--mean", "1e300 h"], "--mean 1e300 h is too long"),
+        (["predict", "{orders}", "--log", "."], "is a directory"),
+        (["predict", "{orders}", "--sweep", "rate=1/s..9/s", "--plot", "x.doc"], ".png or .svg"),
+        (["size", "{orders}", "--p99", "1 s", "--most-cores", "1000000"], "1,000 at most"),
+        (["profile", "{orders}", "out.json", "--cores", "0"], "--cores 0 cannot be"),
+        (["predict", "\x1b[31m\u202enone.json"], "There is no profile none.json:"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(
     tailrace: Callable[..., Any], orders: Path, arguments: list[str], said: str
 ) -> None:
     assert said in tailrace(*(a.format(orders=orders) for a in arguments)).sentence(2)
+
+
+def test_a_forecast_over_milliseconds_is_refused_and_not_begun(
+    tailrace: Callable[..., Any], tmp_path: Path
+) -> None:
+    rates = tmp_path / "rates.csv"
+    rates.write_text("\n".join(["time,rate", *(f"{n / 1e3:.3f},{n}" for n in range(60))]))
+    said = tailrace("forecast", rates, "--horizon", "1 h").sentence(2)
+    assert "3,600,000 steps of 1 ms is too long" in said
+
+
+HOSTILE = "\x1b[31m[red]or[/]ders\u202e\x9b2J[/nothing]\n:boom:"
+
+
+def test_names_steer_neither_the_terminal_nor_the_table(
+    tailrace: Callable[..., Any], orders: Path
+) -> None:
+    data = json.loads(orders.read_text())
+    data["name"] = HOSTILE
+    data["steps"][0]["name"] = HOSTILE
+    orders.write_text(json.dumps(data))
+    for arguments in (
+        ("predict", orders),
+        ("predict", orders, "--then", orders),
+        ("predict", orders, "--rate", "1 M/s"),
+        ("predict", orders, "--sweep", "rate=100/s..3k/s"),
+        ("size", orders, "--p99", "1 s"),
+        ("capacity", orders, "--p99", "1 s"),
+    ):
+        said = tailrace(*arguments)
+        assert said.code == 0, said.err
+        assert not {"\x1b", "\u202e", "\x9b"} & set(said.out)
+        assert "Traceback" not in said.err
+    assert "[red]or[/]ders" in tailrace("predict", orders).out.replace("\n", "")
+
+
+def test_json_has_null_for_what_has_no_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_json({"a": [math.inf, {"b": math.nan}], "c": (1.5, -math.inf), "d": "nan"})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+        "a": [None, {"b": None}],
+        "c": [1.5, None],
+        "d": "nan",
+    }
+
+
+def test_errors_of_scores_are_finite_in_json(asked: Callable[..., Any], tmp_path: Path) -> None:
+    plan = {"backend": "microbatch", "interval_ms": 0.0, "chains": [], "partitions": {}}
+    line = {"flow": "a", "at_us": 1, "plan": plan, "rate_per_s": 1.0, "known": True}
+    pairs = [(1e-6, 1e12), (1e12, 1e-6), (5.0, 5.0)]
+    log = tmp_path / "log.jsonl"
+    entries = (line | {"predicted_ms": a, "measured_ms": b} for a, b in pairs)
+    log.write_text("\n".join(map(json.dumps, entries)))
+    assert asked("score", log)["max_abs_error"] == pytest.approx(1e18)

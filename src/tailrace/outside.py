@@ -182,7 +182,8 @@ def printable(text: str) -> str:
     """
     plain = " ".join(_SEQUENCE.sub("", text).split())
     if not plain.isprintable():
-        plain = "".join(c for c in plain if unicodedata.category(c) not in _HIDDEN)
+        kept = (char for char in plain if unicodedata.category(char) not in _HIDDEN)
+        plain = " ".join("".join(kept).split())
     if len(plain) <= _SENTENCE:
         return plain
     half = _SENTENCE // 2

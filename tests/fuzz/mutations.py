@@ -173,11 +173,21 @@ def places(data: Any) -> list[tuple[Container, Any]]:
     return found
 
 
+def same_numbers(data: Any, value: Any) -> Any:
+    """The data with one number in the place of all, but for those that stand for whole ones."""
+    for where, key in places(data):
+        if isinstance(where[key], float):
+            where[key] = value
+    return data
+
+
 def spoil_value(rng: random.Random, data: Any) -> Any:
     """The data with one value replaced, removed, added, doubled or renamed."""
     spots = places(data)
     if not spots or rng.random() < 0.02:
         return anything(rng)
+    if rng.random() < 0.05:
+        return same_numbers(data, number(rng))
     where, key = rng.choice(spots)
     kind = rng.random()
     if kind < 0.6:

@@ -93,7 +93,7 @@ def profile(rng: random.Random) -> dict[str, Any]:
         },
         {"name": "write", "service_ms": 0.1, "window": 10, "cpu_share": 0.5},
     ][: rng.choice((1, 2, 2, 3))]
-    found: dict[str, Any] = {"name": "orders", "rate_per_s": 1000, "steps": steps}
+    found: dict[str, Any] = {"name": "orders", "rate_per_s": 1000.0, "steps": steps}
     if len(steps) > 1 and rng.random() < 0.2:
         keys = {"1": 0.3, "2": 0.1}
         kind = rng.choice(("int", "bigint", "double", "decimal(9,2)", "string"))

@@ -123,6 +123,8 @@ def test_a_log_that_cannot_be_read_is_refused_in_one_sentence(
 def test_bytes_that_are_not_text_and_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_bytes(b"time,key\n1,\xff\xfe\n")
-    for bad in (path, tmp_path / "nowhere.csv", tmp_path):
+    names = tmp_path / "names.csv"
+    names.write_bytes(b"time,key,\xff\xfe\n1,a,b\n")
+    for bad in (path, names, tmp_path / "nowhere.csv", tmp_path):
         with pytest.raises(LoadError, match="cannot be read"):
             Trace.from_csv(bad)

@@ -237,6 +237,8 @@ def test_rates_and_times_may_be_texts_and_a_number_alone_is_seconds() -> None:
         lambda: Staircase(10, 10, 2, 60),
         lambda: Staircase(10, 20, 0, 60),
         lambda: Staircase(10, 20, True, 60),
+        lambda: Staircase(10, 20, 10**30, 60),
+        lambda: RandomWalk(10, 1, 1e-9, low=5, high=20, duration_s=1e9, seed=0),
         lambda: Sine(10, 10, 60, 60),
         lambda: Sine(10, 0, 60, 60),
         lambda: Sine(10, 5, 0, 60),

@@ -247,3 +247,11 @@ def test_what_cannot_be_is_refused_with_a_sentence() -> None:
         when_broken(ahead, 5, band=1.5)
     with pytest.raises(InputError, match="Modelling for -1 ms"):
         scale_ahead(when_broken(ahead, 5, tz=UTC), -1, 0)
+
+
+@pytest.mark.parametrize(
+    ("start_us", "step_ms"), [(0, 1e15), (253_402_300_799_000_000, 1.0), (-(10**17), 1.0)]
+)
+def test_a_forecast_beyond_the_calendar_is_refused(start_us: int, step_ms: float) -> None:
+    with pytest.raises(InputError, match="leaves the years that have dates"):
+        when_broken(Forecast(start_us, step_ms, (1.0,), (0.0,)), 2.0)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import InputError
 from tailrace.model.forecasting.forecast import (
+    MOST_AHEAD,
     NEWEST,
     Forecast,
     Series,
@@ -489,6 +490,8 @@ def test_what_is_no_series_is_refused_with_a_sentence() -> None:
         series([1, 2, -1, 4])
     with pytest.raises(InputError, match=r"Rate 0 of the series is inf"):
         series([math.inf, 2, 3, 4])
+    with pytest.raises(InputError, match=r"Rate 3 of the series is 1e\+300"):
+        series([1, 2, 3, 1e300])
     with pytest.raises(InputError, match="3 measured rates cannot be forecast: wait for 4"):
         series([1, 2, 3, math.nan])
     with pytest.raises(InputError, match=r"A step of 0.0 ms cannot be"):
@@ -499,6 +502,11 @@ def test_what_cannot_be_forecast_is_refused_with_a_sentence() -> None:
     short = series(range(10))
     with pytest.raises(InputError, match="A horizon of 0 steps is empty"):
         forecast(short, 0)
+    for horizon in (MOST_AHEAD + 1, 3_600_000, 10**18):
+        with pytest.raises(InputError, match=r"steps of 1 h is too long, as 5,000 are the most"):
+            forecast(short, horizon)
+    with pytest.raises(InputError, match=r"A forecast from 4998 h before the end of the series"):
+        forecast(series([*range(10), *[math.nan] * 4_998]), 3)
     with pytest.raises(InputError, match="A season of 1 steps cannot be"):
         forecast(short, 3, season=1)
     with pytest.raises(
@@ -515,3 +523,10 @@ def test_what_cannot_be_forecast_is_refused_with_a_sentence() -> None:
         forecast(short, 3).quantile(0)
     with pytest.raises(InputError, match="2 means and 1 deviations"):
         Forecast(0, 1.0, (1.0, 2.0), (1.0,))
+
+
+def test_the_longest_forecast_is_finite() -> None:
+    found = forecast(series(500 + 100 * np.sin(np.arange(60)), 1.0), MOST_AHEAD)
+    assert len(found.mean_per_s) == MOST_AHEAD
+    assert np.isfinite(found.mean_per_s).all()
+    assert np.isfinite(found.band(0.8)).all()

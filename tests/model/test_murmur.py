@@ -247,6 +247,8 @@ def test_keys_and_partitions_that_cannot_be_are_refused() -> None:
         hash_keys([(1,)], ("int", "string"))
     with pytest.raises(InputError, match="does not have the 2 columns"):
         hash_key("ab", ("string", "string"))
+    with pytest.raises(InputError, match=r"over 10+ partitions: use a whole number"):
+        partition_of(["a"], 10**30, "string")
     with pytest.raises(InputError, match="over 0 partitions"):
         partition_of([1], 0, "int")
 

@@ -21,9 +21,18 @@ from tailrace.model.loads import Router
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.predict import predict
 from tailrace.model.realtime import FlowModel, HandOver, HandOverModel
-from tailrace.model.score import Accuracy, Score
+from tailrace.model.score import (
+    LEAST_MS,
+    NINE_IN_TEN,
+    PRIOR_GUESSED,
+    PRIOR_KNOWN,
+    PRIOR_SCORES,
+    Accuracy,
+    Score,
+)
 from tailrace.model.simulation.batchruns import hand_overs
 from tailrace.model.simulator import Plant, StepCost, simulate
+from tailrace.outside import MOST_MS
 from tailrace.plan import Backend, Plan
 from tailrace.profile.interval import Intervals
 from tailrace.profile.profile import BatchCosts, HandOverCosts, Profile, StepProfile
@@ -307,6 +316,64 @@ def test_scores_move_and_narrow_the_band() -> None:
     late = tuple(Score(Backend.MICROBATCH, True, 100.0, 150.0) for _ in range(90))
     assert Accuracy(late).band(Backend.MICROBATCH, known=True)[0] > 1
     assert Accuracy(late).band(Backend.REALTIME, known=True) == wide
+
+
+@pytest.mark.parametrize(
+    ("predicted_ms", "measured_ms"),
+    [(0.0, 1.0), (1.0, 0.0), (1e300, 1.0), (1.0, 5e-324), (math.nan, 1.0), (1.0, math.inf)],
+)
+def test_latencies_that_are_off_without_end_are_not_scored(
+    predicted_ms: float, measured_ms: float
+) -> None:
+    with pytest.raises(InputError, match="cannot be scored: give two latencies"):
+        Score(Backend.MICROBATCH, True, predicted_ms, measured_ms)
+
+
+def test_the_worst_scores_have_finite_errors_and_bands() -> None:
+    pairs = ((LEAST_MS, MOST_MS), (MOST_MS, LEAST_MS)) * 50
+    scores = tuple(Score(Backend.MICROBATCH, True, *pair) for pair in pairs)
+    assert all(math.isfinite(score.error) for score in scores)
+    assert all(map(math.isfinite, Accuracy(scores).band(Backend.MICROBATCH, known=True)))
+
+
+def test_a_band_is_that_of_all_scores_of_its_kind_before() -> None:
+    rng = np.random.default_rng(4)
+    kinds = [(backend, known) for backend in Backend for known in (True, False)]
+    scores = tuple(
+        Score(*kinds[rng.integers(4)], 1.0, float(np.exp(rng.normal()))) for _ in range(60)
+    )
+    held = 0
+    for number, score in enumerate(scores):
+        prior = PRIOR_KNOWN if score.known else PRIOR_GUESSED
+        kind = (score.backend, score.known)
+        logs = [s.log_ratio for s in scores[:number] if (s.backend, s.known) == kind]
+        weight = len(logs) + PRIOR_SCORES
+        mean = sum(logs) / weight
+        squares = sum((log - mean) ** 2 for log in logs)
+        squares += PRIOR_SCORES * (prior**2 + mean**2)
+        reach = NINE_IN_TEN * math.sqrt(squares / weight)
+        low, high = Accuracy(scores[:number]).band(score.backend, known=score.known)
+        assert (math.log(low), math.log(high)) == pytest.approx((mean - reach, mean + reach))
+        held += low <= score.measured_ms <= high
+    assert Accuracy(scores).within() == held / len(scores)
+
+
+@pytest.mark.parametrize("backend", Backend)
+def test_a_flow_that_costs_nothing_has_a_prediction(backend: Backend) -> None:
+    free = Profile(
+        "free",
+        (StepProfile("work", 0.0),),
+        (("source", "work"), ("work", "sink")),
+        1_000.0,
+        Plan(0.0, (("work",),), backend=backend),
+        cores=1,
+        batch=BatchCosts(0.0, 0.0, cpu_ms=0.0, cpu_record_ms=0.0),
+        hand_over=HandOverCosts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    )
+    found = predict(free)
+    assert found.works
+    assert 0 <= found.mean_ms < 2.0
+    assert 0 <= found.p99_ms < 2.0
 
 
 def test_nine_of_ten_lognormal_outcomes_fall_into_the_band() -> None:

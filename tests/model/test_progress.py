@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
+from tailrace.model import progress
 from tailrace.model.microbatch import fit
 from tailrace.model.predict import predict
 from tailrace.model.progress import ENOUGH, from_progress, read
@@ -386,6 +387,10 @@ def one(**changed: Any) -> str:
         (one(sources=[{"numInputRows": 1.5}]), "has 1.5 as numInputRows"),
         (one(durationMs={"addBatch": "3 ms"}), 'has "3 ms" as durationMs.addBatch, which is not a'),
         (one(durationMs={"addBatch": float("nan")}), "has NaN as durationMs.addBatch"),
+        (one(durationMs={"addBatch": 10**400}), "has 1000000000000000000000000000000000000000..."),
+        (one(batchDuration=1e300, durationMs={}), "has 1e+300 as batchDuration"),
+        (one(batchId=10**30), "has 1000000000000000000000000000000 as batchId, which is not a"),
+        ("x " + '{"a":' * 5_000, "Line 1 of the progress log is nested too deeply"),
         (one(durationMs=[1]), "has [1] as durationMs"),
         (one(sources={"a": 1}), 'has {"a": 1} as sources'),
         (one(stateOperators=3), "has 3 as stateOperators"),
@@ -516,3 +521,27 @@ def test_the_recorded_log_holds_nothing_of_the_machine() -> None:
     assert len(text) < 300_000
     for trace in ("file:", "/tmp", "/home", "/root", "127.0.0.1", "192."):
         assert trace not in text
+
+
+def test_braces_of_other_lines_do_not_slow_a_log_down() -> None:
+    """Each costs its own piece of the log, and not all that stands before it."""
+    seen: list[int] = []
+
+    class Counted(json.JSONDecoder):
+        def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+            seen.append(len(s))
+            return super().raw_decode(s, idx)
+
+    noise = "INFO Dispatcher: { not json } " * 20_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "_DECODER", Counted())
+        with pytest.raises(InputError, match="holds no progress"):
+            progress.read([noise])
+    assert len(seen) == 20_000
+    assert max(seen) <= 4_096
+
+
+def test_an_object_longer_than_the_first_look_is_read_whole() -> None:
+    text = "".join(one(name="orders", note="x" * 9_000, batchId=n) for n in range(3))
+    events = list(progress._events(f"INFO made progress: {text}", []))
+    assert [event.batch for event in events] == [0, 1, 2]

@@ -189,6 +189,8 @@ def test_histograms_and_partitions_that_cannot_be_are_refused() -> None:
         KeyHistogram.measured({}, 10, "int")
     with pytest.raises(InputError, match="over 0 partitions"):
         shares(KeyHistogram("int", {1: 1.0}), 0)
+    with pytest.raises(InputError, match=r"over 1000000000 partitions: use .* up to 10,000"):
+        shares(KeyHistogram("int", {1: 1.0}), 10**9)
     with pytest.raises(InputError, match="over -1 partitions"):
         round_robin(-1)
 

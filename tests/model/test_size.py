@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from tailrace.goals import Constraint
 from tailrace.model.cycle import Cycle
 from tailrace.model.loads import Router
 from tailrace.model.predict import Predictor, predict
-from tailrace.model.size import MARGIN, by_cores, every_plan, size, size_for
+from tailrace.model.size import MARGIN, MOST_CORES, by_cores, every_plan, size, size_for
 from tailrace.plan import Backend, Plan
 from tailrace.profile.profile import BatchCosts, HandOverCosts, Profile, StepProfile
 
@@ -127,6 +128,19 @@ def test_exactly_one_bound_is_asked_about(wrong: dict[str, str]) -> None:
         size(FLOW, **wrong)  # type: ignore[arg-type]
 
 
-def test_without_cores_there_is_nothing_to_size() -> None:
-    with pytest.raises(InputError, match="at least 1"):
-        size(FLOW, mean="1 s", most_cores=0)
+@pytest.mark.parametrize("cores", [0, -1, MOST_CORES + 1, 10**30])
+def test_there_are_from_one_to_a_thousand_cores_to_size_for(cores: int) -> None:
+    with pytest.raises(InputError, match="at least 1, and 1,000 at most"):
+        size(FLOW, mean="1 s", most_cores=cores)
+
+
+@pytest.mark.parametrize(("steps", "most"), [(1, 16), (2, 16), (3, 16), (2, 1_000), (20, 1_000)])
+def test_the_plans_to_try_do_not_grow_with_a_power_of_the_steps(steps: int, most: int) -> None:
+    keyed = tuple(StepProfile(f"s{n}", 0.5, keyed_by=("k",)) for n in range(steps))
+    names = ["source", *(step.name for step in keyed), "sink"]
+    flow = Profile("line", keyed, tuple(pairwise(names)), 1_000.0, Plan(), cores=4)
+    plans = list(every_plan(flow, 1_000.0, most))
+    assert len(plans) < 3_000
+    same = [tuple(plan.partitions.values()) for plan in plans]
+    assert {(1,) * steps, (8,) * steps} <= set(same)
+    assert max(max(numbers) for numbers in same) > 0.75 * most / 1.25

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,11 +78,88 @@ def test_a_profile_without_latency_cannot_score(ledger: Ledger) -> None:
         ledger.settle(FLOW)
 
 
-@pytest.mark.parametrize("line", ["nonsense", "[]", '{"flow": "x"}'])
-def test_a_line_that_is_no_prediction_is_named(ledger: Ledger, line: str) -> None:
-    ledger.path.write_text(f"{line}\n")
-    with pytest.raises(InputError, match="Line 1 of"):
-        ledger.entries()
+PLAN = {"backend": "microbatch", "interval_ms": 0.0, "chains": [["work"]], "partitions": {}}
+LINE: dict[str, Any] = {
+    "flow": "orders",
+    "at_us": 1_763_000_000_000_000,
+    "plan": PLAN,
+    "rate_per_s": 1_000.0,
+    "known": True,
+    "predicted_ms": 200.0,
+    "measured_ms": 210.0,
+}
+
+
+def test_a_line_with_every_field_in_its_range_is_read(ledger: Ledger) -> None:
+    unscored = {name: value for name, value in LINE.items() if name != "measured_ms"}
+    ledger.path.write_text(f"\ufeff{json.dumps(LINE)}\r\n\n{json.dumps(unscored)}")
+    assert [entry.measured_ms for entry in ledger.entries()] == [210.0, None]
+    assert len(ledger.accuracy().scores) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"nonsense",
+        b"[]",
+        b"7",
+        b'{"flow": "x"}',
+        b"caf\xe9",
+        b"[" * 100_000,
+        json.dumps(LINE)[:-9].encode(),
+        b'{"flow": "a", "flow": "b"}',
+        *(
+            json.dumps(LINE | changed).encode()
+            for changed in (
+                {"plan": {}},
+                {"plan": []},
+                {"plan": None},
+                {"plan": PLAN | {"backend": "storm"}},
+                {"plan": PLAN | {"backend": ["microbatch"]}},
+                {"flow": 3},
+                {"at_us": "now"},
+                {"at_us": True},
+                {"rate_per_s": -1},
+                {"rate_per_s": math.nan},
+                {"known": 1},
+                {"predicted_ms": 0},
+                {"predicted_ms": None},
+                {"predicted_ms": 1e300},
+                {"predicted_ms": math.inf},
+                {"measured_ms": 5e-324},
+                {"measured_ms": "210"},
+                {"measured_ms": True},
+                {"more": 1},
+            )
+        ),
+    ],
+)
+def test_a_line_that_is_no_prediction_is_named(ledger: Ledger, line: bytes) -> None:
+    ledger.path.write_bytes(json.dumps(LINE).encode() + b"\n" + line + b"\n")
+    with pytest.raises(InputError, match=r"(?i)line 2\b[^\n]*: [^\n]+\.$"):
+        ledger.accuracy()
+
+
+def test_a_latency_that_says_nothing_neither_scores_nor_is_kept(ledger: Ledger) -> None:
+    ledger.path.write_text(json.dumps(LINE | {"measured_ms": None}))
+    with pytest.raises(InputError, match="no measured latency"):
+        ledger.settle(measured(0.0))
+    slow = replace(FLOW, batch=BatchCosts(1e12, 0.0))
+    ledger.add("orders", Predictor(slow)(), 1)
+    assert len(ledger.entries()) == 1
+
+
+def test_a_prediction_gets_a_line_of_its_own(ledger: Ledger) -> None:
+    ledger.path.write_text(json.dumps(LINE))
+    ledger.add("orders", Predictor(FLOW)(), 7)
+    ledger.add("orders", Predictor(FLOW)(), 8)
+    assert [entry.at_us for entry in ledger.entries()] == [LINE["at_us"], 7, 8]
+
+
+def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none" / "x.jsonl", tmp_path / ("a" * 300)):
+        with pytest.raises(InputError, match=r"cannot be written \(.*\): name another file"):
+            Ledger(path).add("orders", Predictor(FLOW)(), 1)
 
 
 def test_what_a_run_predicted_of_its_decisions_is_written_with_what_came_of_it(

@@ -6,19 +6,49 @@ import json
 import math
 import os
 import sys
+from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from tailrace.errors import InputError
 from tailrace.outside import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+
+class Commands(TyperGroup):
+    """The commands; what stands in a wrong command line is shown, and not obeyed by a terminal."""
+
+    def make_context(self, *args: Any, **settings: Any) -> Any:
+        """Read what stands before the command."""
+        with _printable_errors():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read what stands behind the command, and run it."""
+        with _printable_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Errors in a command line have a message; their class is Click's, or Typer's copy of it."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(message := getattr(error, "message", None), str):
+            error.message = printable(message)  # type: ignore[attr-defined]
+        raise
+
+
 app = typer.Typer(
+    cls=Commands,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tailrace.profile.profile import Profile
 
 _SWEEP: Final = re.compile(r"rate=(?P<low>[^.]+(?:\.\d+)?[^.]*)\.\.(?P<high>.+)")
-_COUNT: Final = re.compile(r"[0-9]{1,9}")
+_COUNT: Final = re.compile(r"[0-9]{1,18}")
 
 
 def count(value: int, option: str, most: int = MOST_TASKS) -> int:

@@ -73,7 +73,7 @@ def _table(path: Path, wanted: list[str]) -> pa.Table:
     except OSError as error:
         reason = error.strerror or str(error).rstrip(".")
         raise LoadError(f"The file {path} cannot be read: {reason}.") from None
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # a name of a column may be no text
         reason = str(error).splitlines()[0].rstrip(".")
         raise LoadError(f"The file {path} cannot be read as CSV with a header: {reason}.") from None
 

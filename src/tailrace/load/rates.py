@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,10 @@ from tailrace.errors import LoadError, UnitError
 Floats = NDArray[np.float64]
 Rate = str | float
 Time = str | float | timedelta
+
+
+MOST_PIECES: Final = 1_000_000
+"""The most pieces of a profile: each takes memory whenever the profile is asked."""
 
 
 class RateProfile(Protocol):
@@ -107,6 +111,7 @@ class Staircase(_Steps):
         object.__setattr__(self, "high", _rate(high, "the high rate"))
         object.__setattr__(self, "steps", _whole(steps, "the number of steps"))
         object.__setattr__(self, "step_s", _seconds(step_s, "the length of a step"))
+        _check_pieces(2.0 * self.steps + 1)
         if self.low >= self.high:
             raise LoadError(
                 f"A staircase from {units.show_rate(self.low)} to {units.show_rate(self.high)} "
@@ -192,6 +197,7 @@ class RandomWalk(_Steps):
         object.__setattr__(self, "high", _rate(high, "the high rate"))
         object.__setattr__(self, "duration_s", _seconds(duration_s, "the duration"))
         object.__setattr__(self, "seed", _whole(seed, "the seed", zero=True))
+        _check_pieces(self.duration_s / self.every_s)
         if not self.low < self.high or not self.low <= self.start <= self.high:
             raise LoadError(
                 f"A walk cannot start at {units.show_rate(self.start)} between "
@@ -370,6 +376,14 @@ class Faster:
 def _integral(edges_s: Floats, rates: Floats) -> Floats:
     """Records expected by each edge."""
     return np.concatenate([[0.0], np.cumsum(np.diff(edges_s) * rates)])
+
+
+def _check_pieces(count: float) -> None:
+    if not count <= MOST_PIECES:
+        raise LoadError(
+            f"A load of {count:,.0f} pieces is too long: give {MOST_PIECES:,} at most, by fewer or "
+            "longer steps."
+        )
 
 
 def _rate(value: Rate, what: str) -> float:

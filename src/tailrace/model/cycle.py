@@ -39,6 +39,9 @@ ARROW_RECORDS = 10_000
 MANY = 1e7
 """Records of a batch so large that its fixed costs no longer count."""
 
+LEAST_MS = 1e-6
+"""No batch is done in less: without any cost, batches back to back would have no length."""
+
 _NOISE = ndtri((np.arange(24) + 0.5) / 24)
 _ROUNDS = 30
 _ROUNDING = 1e-9
@@ -110,7 +113,7 @@ class Cycle:
         self.interval_ms = interval_ms
         self.row_limit = row_limit
         self.stages = [_StageCost.of(load, loads, costs) for load in loads.stages]
-        self.fixed_ms = costs.fixed_ms + costs.stages_ms(loads.tasks)
+        self.fixed_ms = max(LEAST_MS, costs.fixed_ms + costs.stages_ms(loads.tasks))
 
     def duration_ms(self, records: float) -> float:
         """``D(N)``, the time from the cut of a batch to its visible results."""

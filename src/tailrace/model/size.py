@@ -231,7 +231,7 @@ def _combinations(counts: list[int], steps: int) -> list[tuple[int, ...]]:
 
     Their number grows with a power of the steps, and a user waits for the answer.
     """
-    doubled = [2**power for power in range(counts[-1].bit_length())]
+    doubled = sorted({*(2**power for power in range(counts[-1].bit_length())), counts[-1]})
     for numbers in (counts, doubled):
         if len(numbers) ** steps <= MOST_COMBINATIONS:
             return list(product(numbers, repeat=steps))

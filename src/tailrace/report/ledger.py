@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,10 +91,14 @@ class Ledger:
         return len(entries)
 
     def _append(self, entries: Sequence[Entry]) -> None:
-        """Write entries at the end of the file."""
+        """Write entries at the end of the file, in lines of their own."""
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.writelines(map(_line, entries))
+            with self.path.open("ab+") as file:
+                if file.tell():
+                    file.seek(-1, os.SEEK_END)
+                    whole = file.read(1) == b"\n"
+                    file.write(b"" if whole else b"\n")
+                file.writelines(_line(entry).encode() for entry in entries)
         except (OSError, ValueError) as error:  # a path may hold what no path can
             raise self._unwritable(error) from None
 
@@ -152,7 +157,9 @@ def _amount(value: object) -> bool:
 
 def _latency(value: object) -> bool:
     """A latency that says something: one that is next to nothing would be off without end."""
-    return isinstance(value, int | float) and LEAST_MS <= value <= MOST_MS
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return LEAST_MS <= value <= MOST_MS
 
 
 def _planned(value: object) -> bool:

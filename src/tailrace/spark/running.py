@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from tailrace.spark.run import Run
 
 
+MOST_SOURCE_BYTES = 2**20
+"""Of a file that declares a flow: Python takes seconds to read longer ones."""
+
+
 def example(name: str) -> Path:
     """An example that ships with the package, or stands beside its source."""
     here = Path(__file__).resolve()
@@ -55,10 +59,14 @@ def find_flow(target: str) -> Flow:
     path, colon, name = target.rpartition(":")
     if not colon or not path or not name:
         raise InputError(f"'{target}' does not name a flow: write FILE:FLOW, as in job.py:flow.")
-    if not Path(path).is_file():
+    size = _size(Path(path))
+    if size is None:
         raise InputError(f"There is no file {path}: name the Python file that declares the flow.")
+    if size > MOST_SOURCE_BYTES:
+        raise InputError(f"{path} is too long for a Python file: name the one with the flow.")
     module = _module(Path(path))
-    found = getattr(module, name, None)
+    with _naming_the_line(path):
+        found = getattr(module, name, None)
     if callable(found) and not isinstance(found, Flow):
         with _naming_the_line(path):
             found = found()
@@ -68,6 +76,14 @@ def find_flow(target: str) -> Flow:
             f"{path} declares no flow '{name}': it declares {', '.join(flows) or 'none'}."
         )
     return found
+
+
+def _size(path: Path) -> int | None:
+    """The bytes of a file; None if there is none of that name, or it is no regular one."""
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except OSError:  # longer than names can be, or not to be looked at
+        return None
 
 
 def send_by_value(module: ModuleType) -> None:
@@ -95,11 +111,11 @@ def _naming_the_line(file: str | None = None) -> Iterator[None]:
         yield
     except TailraceError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end itself when it is imported
         raise _located(error, file) from error
 
 
-def _located(error: Exception, file: str | None) -> TailraceError:
+def _located(error: Exception | SystemExit, file: str | None) -> TailraceError:
     """An error with the line of the user's that led to it, not one of Python's, Spark's or ours."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{f.filename}, line {f.lineno}," for f in frames if not _installed(f.filename)]

@@ -20,6 +20,7 @@ from tailrace.model.forecasting.backtests import Past, try_methods
 from tailrace.model.forecasting.bands import SCORES, STANDARD, bands_of, error_at
 from tailrace.model.forecasting.seasons import season_of
 from tailrace.model.forecasting.smoothing import Method, fit_weights, look_ahead, run_methods
+from tailrace.outside import MOST_RATE_PER_S
 from tailrace.units import show_duration
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ class Series:
         if not 0 < self.step_ms < math.inf:
             raise InputError(f"A step of {self.step_ms} ms cannot be: give a time above zero.")
         for position, rate in enumerate(self.rates_per_s):
-            if rate < 0 or math.isinf(rate):
+            if rate < 0 or rate > MOST_RATE_PER_S:
                 raise InputError(
-                    f"Rate {position} of the series is {rate}: give finite rates from 0 up, and "
-                    "NaN where none was measured."
+                    f"Rate {position} of the series is {rate}: give finite rates from 0 to "
+                    f"{MOST_RATE_PER_S:g}, and NaN where none was measured."
                 )
         measured = sum(not math.isnan(rate) for rate in self.rates_per_s)
         if measured < 4:

@@ -150,9 +150,10 @@ def partition_of(
     keys: Sequence[Any] | NDArray[Any], partitions: int, kind: Kind
 ) -> NDArray[np.int64]:
     """The partition that Spark sends each key to: ``pmod(hash(key), partitions)``."""
-    if partitions < 1:
+    if not 1 <= partitions < 1 << 31:
         raise InputError(
-            f"Keys cannot be spread over {partitions} partitions: use a whole number from 1 up."
+            f"Keys cannot be spread over {partitions} partitions: use a whole number from 1 up, of "
+            "32 bits as Spark does."
         )
     return hash_keys(keys, kind).astype(np.int64) % partitions
 

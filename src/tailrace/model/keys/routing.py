@@ -28,6 +28,7 @@ from tailrace.model.keys import pseudonyms
 from tailrace.model.keys.keytypes import REDACTED, read_key
 from tailrace.model.keys.murmur import partition_of
 from tailrace.model.keys.transfers import task_routing
+from tailrace.outside import MOST_TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,6 +167,7 @@ def shares(histogram: KeyHistogram, partitions: int) -> Shares:
     others. Each of their D keys falls into it with probability 1/n, so that its number of them is
     binomial and its load has the variance ``(T/D)**2 * D * (1/n) * (1 - 1/n)``.
     """
+    _check_partitions(partitions)
     keys, total = list(histogram.heavy), histogram.total
     counts = np.array(list(histogram.heavy.values()), np.float64)
     if histogram.kind == REDACTED:
@@ -186,12 +188,17 @@ def shares(histogram: KeyHistogram, partitions: int) -> Shares:
     )
 
 
+def _check_partitions(partitions: int) -> None:
+    if not 1 <= partitions <= MOST_TASKS:
+        raise InputError(
+            f"Records cannot be spread over {partitions} partitions: use a whole number from 1 up "
+            f"to {MOST_TASKS:,}."
+        )
+
+
 def round_robin(partitions: int) -> Shares:
     """Records dealt out in turn: equal shares (Cooper 2020, eq. 4.3)."""
-    if partitions < 1:
-        raise InputError(
-            f"Records cannot be spread over {partitions} partitions: use a whole number from 1 up."
-        )
+    _check_partitions(partitions)
     return Shares(np.full(partitions, 1 / partitions))
 
 
