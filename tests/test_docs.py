@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer.main
 
-from tailrace import cli
+from tailrace import cli, outside
 from tailrace.bench import NAMES, benchmark
+from tailrace.cli import planning
 from tailrace.control import batches, scaling
+from tailrace.model import size
+from tailrace.model.forecasting import forecast
 from tailrace.policy import batching, chaining, feasibility
 from tailrace.policy.scaling.calibration import Priorities
 from tailrace.policy.scaling.choice import DEFAULT, EXECUTORS, scalers
@@ -335,6 +338,12 @@ STATED = (
     ("docs/policies.md", "the gain is above 8 %"),
     ("docs/policies.md", "it is the bound less 6 %"),
     ("docs/policies.md", "two fifths of the bound are kept free"),
+    ("docs/predicting.md", f"UTF-8 text of up to {outside.MOST_BYTES // outside.MIB} MiB"),
+    ("docs/predicting.md", f"(progress logs {planning.MOST_LOG_BYTES // outside.MIB} MiB)"),
+    ("docs/predicting.md", f"rates of up to {outside.MOST_RATE_PER_S:g} /s"),
+    ("docs/predicting.md", f"at most {outside.MOST_TASKS:,} cores or partitions"),
+    ("docs/predicting.md", f"`size` looks at up to {size.MOST_CORES:,} cores"),
+    ("docs/predicting.md", f"`forecast` up to {forecast.MOST_AHEAD:,} steps ahead"),
     ("docs/scaling.md", f"come within {executors.PATIENCE_S:g} seconds is reported"),
     ("docs/scaling.md", f"are there after {executors.PATIENCE_S:g} s:"),
     ("docs/scaling.md", f"during the next {scaling.CONTENT} intervals"),

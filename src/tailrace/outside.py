@@ -11,6 +11,7 @@ import json
 import math
 import re
 import unicodedata
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import InputError
@@ -107,8 +108,8 @@ def parse_json(text: str, where: str) -> object:
     def single(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            seen: set[str] = set()
-            twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            counts = Counter(name for name, _ in pairs)
+            twice = next(name for name, times in counts.items() if times > 1)
             raise InputError(f"{where} has {shown(twice)} twice in one object: keep one of them.")
         return found
 

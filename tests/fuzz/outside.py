@@ -17,7 +17,7 @@ import contextlib
 import io
 import json
 import math
-import multiprocessing
+import multiprocessing.connection
 import os
 import random
 import re
@@ -41,7 +41,6 @@ from . import mutations, seeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from multiprocessing.connection import Connection
 
 LIMIT_S = 5.0
 """The CPU time that a case may take."""
@@ -138,8 +137,8 @@ def _file(rng: random.Random, kind: str) -> bytes:
         text = "".join(mutations.text_of(rng, line) + "\n" for line in lines)
     if not whole and rng.random() < 0.2:
         text = mutations.spoil_text(rng, text)
-    data = mutations.encoded(rng, text)
-    return mutations.spoil_bytes(rng, data) if not whole and rng.random() < 0.08 else data
+    made = mutations.encoded(rng, text)
+    return mutations.spoil_bytes(rng, made) if not whole and rng.random() < 0.08 else made
 
 
 def _cells(rng: random.Random, lines: list[str]) -> list[str]:
@@ -332,7 +331,7 @@ class _Worker:
             self._begin()
 
 
-def _work(answers: Connection, seed: int, indices: list[int]) -> None:
+def _work(answers: Any, seed: int, indices: list[int]) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     with tempfile.TemporaryDirectory() as room:
         for index in indices:

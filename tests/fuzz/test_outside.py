@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import typer
+from rich.console import Console
 
-from tailrace.cli import planning
 from tailrace.errors import InputError
 
 from . import outside
@@ -43,9 +44,9 @@ def _spin() -> None:
     [
         (lambda: _raise(KeyError("rate_per_s")), "tracebacks"),
         (_spin, "hangs"),
-        (lambda: planning.screen.Console().print("\x1b[2J"), "escapes"),
-        (lambda: planning.typer.echo('{"mean_ms": NaN}'), "nonfinite"),
-        (lambda: planning.typer.echo('{"mean_ms": 1e999}'), "nonfinite"),
+        (lambda: Console().print("\x1b[2J"), "escapes"),
+        (lambda: typer.echo('{"mean_ms": NaN}'), "nonfinite"),
+        (lambda: typer.echo('{"mean_ms": 1e999}'), "nonfinite"),
         (lambda: _raise(InputError("No stop at the end")), "sentences"),
         (lambda: _raise(InputError("Something is wrong: mend it.")), "refused"),
     ],
