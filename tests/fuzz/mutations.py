@@ -78,7 +78,7 @@ NUMBERS: tuple[Any, ...] = (
     100_000,
     1_000_000,
 )
-ODD = (None, True, False, [], {}, [[]], [None], {"a": 1}, [1, 2, 3])
+ODD: tuple[Any, ...] = (None, True, False, [], {}, [[]], [None], {"a": 1}, [1, 2, 3])
 CELLS = (
     "",
     " ",

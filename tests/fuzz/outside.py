@@ -275,13 +275,19 @@ def _limit() -> Iterator[None]:
 # --- many cases -----------------------------------------------------------------------------------
 
 
-def many(seed: int, indices: range, jobs: int) -> tuple[Counter[str], list[dict[str, Any]]]:
-    """Judge cases in that number of processes; how many came to what, and the first failures."""
+def many(
+    seed: int, indices: range, jobs: int, seconds: float = math.inf
+) -> tuple[Counter[str], list[dict[str, Any]]]:
+    """Judge cases in that number of processes, for no longer than that.
+
+    Returns how many came to what, and the failures.
+    """
+    end = time.monotonic() + seconds
     context = multiprocessing.get_context("fork")
     tally: Counter[str] = Counter(dict.fromkeys((*GOOD, *BAD), 0))
     failures: list[dict[str, Any]] = []
     workers = [_Worker(context, seed, indices[job::jobs]) for job in range(jobs)]
-    while any(worker.left for worker in workers):
+    while any(worker.left for worker in workers) and time.monotonic() < end:
         multiprocessing.connection.wait(
             [worker.answers for worker in workers if worker.left], timeout=1.0
         )
@@ -290,6 +296,8 @@ def many(seed: int, indices: range, jobs: int) -> tuple[Counter[str], list[dict[
                 tally[verdict.kind] += 1
                 if verdict.kind in BAD:
                     failures.append({"index": index, "kind": verdict.kind, "saw": verdict.detail})
+    for worker in workers:
+        worker.process.kill()
     return tally, sorted(failures, key=lambda failure: int(failure["index"]))
 
 
@@ -339,14 +347,12 @@ def _work(answers: Any, seed: int, indices: list[int]) -> None:
     answers.close()
 
 
-def summary(
-    seed: int, cases: int, tally: Counter[str], failures: list[dict[str, Any]]
-) -> dict[str, Any]:
+def summary(seed: int, tally: Counter[str], failures: list[dict[str, Any]]) -> dict[str, Any]:
     """The result as data; every failure names the command that repeats it."""
     again = f"python -m tests.fuzz.outside --seed {seed} --only"
     places = Counter(f"{f['kind']}: {f['saw']}" for f in failures if f["kind"] == "tracebacks")
     return {
-        "cases": cases,
+        "cases": sum(tally.values()),
         "seed": seed,
         **tally,
         "places": len({place.rpartition(" at ")[2] for place in places}),
@@ -362,6 +368,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this time")
     parser.add_argument("--only", type=int, help="run this case alone, and show it")
     asked = parser.parse_args()
     indices = range(asked.cases) if asked.only is None else range(asked.only, asked.only + 1)
@@ -370,10 +377,8 @@ def main() -> None:
         sys.stderr.write(f"{shown.arguments!r}\n")
         for name, data in shown.files.items():
             sys.stderr.write(f"{name}: {data!r:.3000}\n")
-    tally, failures = many(asked.seed, indices, asked.jobs)
-    sys.stdout.write(
-        json.dumps(summary(asked.seed, len(indices), tally, failures), indent=2) + "\n"
-    )
+    tally, failures = many(asked.seed, indices, asked.jobs, asked.seconds)
+    sys.stdout.write(json.dumps(summary(asked.seed, tally, failures), indent=2) + "\n")
     sys.exit(1 if failures else 0)
 
 

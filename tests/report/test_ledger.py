@@ -90,6 +90,29 @@ LINE: dict[str, Any] = {
 }
 
 
+_CHANGES: tuple[dict[str, Any], ...] = (
+    {"plan": {}},
+    {"plan": []},
+    {"plan": None},
+    {"plan": PLAN | {"backend": "storm"}},
+    {"plan": PLAN | {"backend": ["microbatch"]}},
+    {"flow": 3},
+    {"at_us": "now"},
+    {"at_us": True},
+    {"rate_per_s": -1},
+    {"rate_per_s": math.nan},
+    {"known": 1},
+    {"predicted_ms": 0},
+    {"predicted_ms": None},
+    {"predicted_ms": 1e300},
+    {"predicted_ms": math.inf},
+    {"measured_ms": 5e-324},
+    {"measured_ms": "210"},
+    {"measured_ms": True},
+    {"more": 1},
+)
+
+
 def test_a_line_with_every_field_in_its_range_is_read(ledger: Ledger) -> None:
     unscored = {name: value for name, value in LINE.items() if name != "measured_ms"}
     ledger.path.write_text(f"\ufeff{json.dumps(LINE)}\r\n\n{json.dumps(unscored)}")
@@ -108,30 +131,7 @@ def test_a_line_with_every_field_in_its_range_is_read(ledger: Ledger) -> None:
         b"[" * 100_000,
         json.dumps(LINE)[:-9].encode(),
         b'{"flow": "a", "flow": "b"}',
-        *(
-            json.dumps(LINE | changed).encode()
-            for changed in (
-                {"plan": {}},
-                {"plan": []},
-                {"plan": None},
-                {"plan": PLAN | {"backend": "storm"}},
-                {"plan": PLAN | {"backend": ["microbatch"]}},
-                {"flow": 3},
-                {"at_us": "now"},
-                {"at_us": True},
-                {"rate_per_s": -1},
-                {"rate_per_s": math.nan},
-                {"known": 1},
-                {"predicted_ms": 0},
-                {"predicted_ms": None},
-                {"predicted_ms": 1e300},
-                {"predicted_ms": math.inf},
-                {"measured_ms": 5e-324},
-                {"measured_ms": "210"},
-                {"measured_ms": True},
-                {"more": 1},
-            )
-        ),
+        *(json.dumps(LINE | changed).encode() for changed in _CHANGES),
     ],
 )
 def test_a_line_that_is_no_prediction_is_named(ledger: Ledger, line: bytes) -> None:
