@@ -62,3 +62,19 @@ def test_of_a_java_that_does_not_start_only_the_reason_is_shown(
     ):
         pytest.fail("there is no session without a JVM")
     assert capfd.readouterr() == ("", "")
+
+
+def test_secrets_are_kept_off_the_command_line_of_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    java, told = tmp_path / "bin" / "java", tmp_path / "told"
+    java.write_text(f'#!/bin/sh\necho "$@" >> {told}\nexit 1\n', encoding="utf-8")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    secret = {"spark.authenticate.secret": "hunter2", "spark.hadoop.fs.s3a.secret.key": "hunter2"}
+    with pytest.raises(EnvironmentUnfit), launched({"spark.executor.cores": "3", **secret}):
+        pytest.fail("there is no session without a JVM")
+    assert "spark.executor.cores=3" in told.read_text()
+    assert "hunter2" not in told.read_text()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pyarrow as pa
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tailrace.errors import EnvironmentUnfit, InputError
@@ -308,24 +307,6 @@ def test_the_log_of_a_query_has_one_small_file_an_entry_and_no_checksums(
     for log in ("offsets", "commits"):
         names = sorted(path.name for path in (tmp_path / "checkpoint" / log).iterdir())
         assert [name for name in names if not name.endswith(".crc")] == ["0"]
-
-
-def test_secrets_are_kept_off_the_command_line_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Java is launched with is what PySpark writes there."""
-    launched: list[Any] = []
-
-    def launch(*, conf: Any) -> None:
-        launched.append(conf)
-
-    monkeypatch.setattr(SparkContext, "_ensure_initialized", launch)
-    plain = {"spark.app.name": "flow", "spark.executor.cores": "2"}
-    settings._launch(plain)
-    assert not launched  # PySpark may do as it does
-    secret = {"spark.authenticate.secret": "hunter2", "spark.hadoop.fs.s3a.secret.key": "hunter2"}
-    settings._launch(plain | secret)
-    (shown,) = (dict(conf.getAll()) for conf in launched)
-    assert shown.items() >= plain.items()
-    assert "hunter2" not in shown.values()
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,8 @@ def test_the_latency_behind_a_join_is_that_of_the_records_that_came_through(
     expected = Counter((seq, name) for seq in range(count) for name in of_key[seq % 3])
     with Running(spark, flow, plan=plan_on("realtime")) as running:
         until(files.hold(expected.total()), "all results")
-        assert BatchLog(running.run._directory / "checkpoint").committed == -1  # while the batch runs
+        log = BatchLog(running.run._directory / "checkpoint")
+        assert log.committed == -1  # while the batch runs
         report = running.run.stop()
     rows = files.rows()
     assert Counter(row[:2] for row in rows) == expected

@@ -11,7 +11,6 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from tailrace.errors import InputError
@@ -66,14 +65,6 @@ def directory(path: Path) -> None:
         raise InputError(f"The output {path} is, or lies in, a file: name a directory.") from error
     except OSError as error:
         raise InputError(f"The output {path} cannot be written: name another directory.") from error
-
-
-class Screen(Console):
-    """Where people read results. A reader that went away is ours to deal with, not rich's."""
-
-    def on_broken_pipe(self) -> None:
-        """Leave the error to whoever has more to write."""
-        raise  # noqa: PLE0704 - it is called where the error is handled
 
 
 def print_json(data: dict[str, Any]) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from tailrace.cli.app import AsJson, Screen, app, complain, directory, print_json
+from tailrace.cli.app import AsJson, app, complain, directory, print_json
+from tailrace.cli.screen import Screen
 from tailrace.errors import FULL, FlowFailed, InputError, TailraceError, unwritable
 from tailrace.masking import MASK, masked
 from tailrace.state.files import write_text
@@ -68,7 +68,6 @@ def run(
     _check_length(seconds)
     with _kept_off_stdout(as_json):
         flow = running.find_flow(target)
-        flow.redact = flow.redact or redact
         if out is not None:
             directory(out)
         for file in (profile, log):
@@ -78,6 +77,7 @@ def run(
             "plain": plain,
             "master": master,
             "settings": settings,
+            "redact": redact,
             "after_restore": after_restore,
         }
         report, failure = _reported(lambda: running.run(flow, seconds, **how))
@@ -155,7 +155,7 @@ def doctor(
         facts = [{"fatal": f.fatal, "what": f.what, "remedy": f.remedy} for f in found]
         print_json({"fit": not fatal, "findings": facts})
     else:
-        console = Console(highlight=False)
+        console = Screen(highlight=False)
         for finding in found:
             mark = "[red]will not work[/]" if finding.fatal else "[yellow]slow[/]"
             console.print(f"{mark}  {escape(f'{finding.what} {finding.remedy}'.rstrip())}")

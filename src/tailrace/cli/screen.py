@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from rich.console import JustifyMethod, RenderableType
 
 
+class Screen(Console):
+    """Where people read results. A reader that went away is ours to deal with, not rich's."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave the error to whoever has more to write."""
+        raise  # noqa: PLE0704 - it is called where the error is handled
+
+
 def table(title: str, *columns: str, justify: JustifyMethod = "left") -> Table:
     """An empty table; without columns it has two, and no header."""
     made = Table(title=printable(title), title_justify="left", show_header=bool(columns))
@@ -29,7 +37,7 @@ def row(to: Table, *cells: str) -> None:
 def show(what: RenderableType) -> None:
     """Print a table, or a text in a line of its own."""
     shown = printable(what) if isinstance(what, str) else what
-    Console(markup=False, emoji=False, highlight=False).print(shown)
+    Screen(markup=False, emoji=False, highlight=False).print(shown)
 
 
 def _cell(text: str) -> str:

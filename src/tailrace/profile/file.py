@@ -70,7 +70,6 @@ def save(profile: Profile, path: str | os.PathLike[str]) -> None:
     try:
         if place.is_dir():
             raise InputError(f"{place} is a directory: name a file in it for the profile.")
-        temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
         place.parent.mkdir(parents=True, exist_ok=True)
         write_text(place, text)
     except OSError as error:

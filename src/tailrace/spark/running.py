@@ -145,6 +145,7 @@ def run(
     plain: bool = False,
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
+    redact: bool = False,
     after_restore: bool = False,
 ) -> Report:
     """Run a flow, shown live where standard error is a terminal.
@@ -155,6 +156,7 @@ def run(
     executors = None if limits is None else (limits.least, limits.most)
     how = {"master": master, "settings": settings, "plain": plain, "executors": executors}
     with _session_for(flow, **how) as spark:
+        flow.redact = flow.redact or redact
         if plain:
             flow.mode = Mode.OBSERVE
         with _naming_the_line():
