@@ -24,7 +24,9 @@ from tailrace.policy import batching, chaining, feasibility
 from tailrace.policy.scaling.calibration import Priorities
 from tailrace.policy.scaling.choice import DEFAULT, EXECUTORS, scalers
 from tailrace.profile import histogram
-from tailrace.spark import executors, java, meter
+from tailrace.spark import executors, java, meter, realtime
+from tailrace.spark.microbatch import MicroBatch
+from tailrace.spark.realtime import RealTime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -327,6 +329,12 @@ STATED = (
     ("README.md", f"in `{default_of('demo', 'out')}`"),
     ("docs/measuring.md", f"one record in {meter.SAMPLE_EVERY} of each Arrow batch"),
     ("docs/measuring.md", f"{4 * meter.MOST_KEYS} goes on with the {meter.MOST_KEYS} most"),
+    (
+        "README.md",
+        f"({MicroBatch.STOP_WITHIN_S:g} s, in real-time mode {RealTime.STOP_WITHIN_S:g} s)",
+    ),
+    ("docs/measuring.md", f"nothing was heard for {realtime.SILENCE_S:g} seconds"),
+    ("docs/measuring.md", f"more than {meter.LONGEST_KEY} characters"),
     ("docs/measuring.md", f"off by at most {histogram.ACCURACY * 100:g} %"),
     ("docs/measuring.md", f"up to {histogram.SMALLEST_MS:g} ms is one bin"),
     ("docs/policies.md", f"more than {chaining.SPLIT_ABOVE * 100:g} % busy is **split**"),

@@ -22,7 +22,7 @@ from tailrace.profile.profile import StepProfile
 from tailrace.spark import link as module
 from tailrace.spark.chain import Chain
 from tailrace.spark.link import FAILURE, Link, RecordFailed
-from tailrace.spark.meter import MOST_KEYS, SAMPLE_EVERY, Meter
+from tailrace.spark.meter import LONGEST_KEY, MOST_KEYS, SAMPLE_EVERY, Meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -440,6 +440,22 @@ def test_keys_are_counted_and_only_the_frequent_ones_kept() -> None:
     assert through([numbers(*few)], step)[1]["a", 0].keys == Counter(map(str, few))
     unknown = link(lambda batch: batch, kind="batch", keyed_by=("gone",))
     assert through([numbers(1)], unknown)[1]["a", 0].keys == Counter()
+
+
+def test_long_keys_are_cut_and_still_told_from_others_that_begin_alike() -> None:
+    meter, long = Meter(), "x" * 100_000
+    meter.count_keys([pa.array([long + "a", long + "b", long + "b", "short"])])
+    assert sorted(meter.keys.values()) == [1, 1, 2]
+    assert meter.keys["short"] == 1
+    assert max(map(len, meter.keys)) == LONGEST_KEY
+    both = Meter()
+    both.count_keys([pa.array([long, long]), pa.array(["a" + long, "b" + long])])
+    assert list(both.keys.values()) == [1, 1]
+    assert all(len(json.loads(key)) == 2 for key in both.keys)
+    assert max(map(len, both.keys)) < 2 * LONGEST_KEY
+    many = Meter()
+    many.count_keys([pa.array([-(2**63)])] * 20)
+    assert list(many.keys) == [json.dumps([str(-(2**63))] * 20)]  # a number can be read back
 
 
 def test_without_meters_nothing_is_reported_and_the_result_is_the_same() -> None:

@@ -375,6 +375,51 @@ def test_ctrl_c_lets_the_batch_at_hand_finish_and_reports(
     assert signal.getsignal(signal.SIGINT) is before
 
 
+HANGING = f"""
+import os, signal, threading
+
+def hang(row):
+    if row.seq == 100:
+        for _ in range({{signals}}):
+            threading.Event().wait(5.0)  # the step is named meanwhile, and two at once are one
+            os.kill({{driver}}, signal.SIGTERM)
+        threading.Event().wait()
+    return row.seq
+
+{through("tr.step('hang', hang, 'seq long')")}
+"""
+
+
+@pytest.mark.parametrize(
+    ("signals", "how"),
+    [
+        (0, ("--seconds", "15", "--stop-within", "200 ms")),
+        (1, (*ENDLESS, "--stop-within", "200 ms")),
+        (2, (*ENDLESS, "--stop-within", "10 min")),
+    ],
+    ids=["its time is up", "one SIGTERM", "two of them"],
+)
+def test_a_step_that_hangs_does_not_keep_a_command_from_ending_and_is_named(
+    tailrace: Callable[..., Said], job: Callable[..., str], signals: int, how: tuple[str, ...]
+) -> None:
+    target = job(HANGING.format(driver=os.getpid(), signals=signals), more="flow.stall_ms = 1_000")
+    said = tailrace("run", target, *how, "--json")
+    assert said.code == 0, said.err
+    assert "Traceback" not in said.err
+    report = json.loads(said.out)
+    hung = [s for s in report["stalls"] if "in hang: threading" in str(s["stack"])]
+    assert {(stall["step"], stall["over"]) for stall in hung} == {("hang", False)}
+    assert any("was given up" in note for note in report["notes"])
+    assert "Step 'hang' has hung in partition" in said.err
+
+
+def test_a_limit_of_stopping_that_is_no_duration_is_refused(
+    tailrace: Callable[..., Said], job: Callable[..., str]
+) -> None:
+    said = tailrace("run", job(through(SEQ.format("a"))), "--stop-within", "soon")
+    assert said.sentence(USAGE).startswith("'soon' is not a duration")
+
+
 # --- in a process and a JVM of its own -----------------------------------------------------
 
 

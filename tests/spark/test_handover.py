@@ -126,7 +126,7 @@ def test_every_record_is_seen_once_at_the_end_whatever_stands_before_it(
     flow = observed(pipeline, sinks.discard(), source=even_trace(COUNT, 1500))
     seen: list[Sighting] = []
     with Running(spark, flow, plan=plan_on("realtime")) as running:
-        ear = running.run._backend._ear  # type: ignore[union-attr]
+        ear = running.run._backend._ear
         ear._heard = heard(seen, ear._heard)
         until(lambda: sum(one.age_ms.count for one in seen) >= COUNT / 2, "half of the records")
         report = running.run.stop()  # what entered by then is seen in the end

@@ -23,6 +23,22 @@ def test_the_first_signal_asks_and_the_second_interrupts(number: signal.Signals)
 
 
 @SIGNALS
+def test_the_second_signal_may_hurry_the_end_and_then_the_third_interrupts(
+    number: signal.Signals,
+) -> None:
+    hurried: list[bool] = []
+    with ctrl_c(lambda: hurried.append(True)) as asked:
+        signal.raise_signal(number)
+        assert asked.is_set()
+        assert hurried == []
+        signal.raise_signal(number)
+        assert hurried == [True]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert hurried == [True]
+
+
+@SIGNALS
 def test_handlers_are_afterwards_what_they_were(number: signal.Signals) -> None:
     def own(*_: object) -> None:
         pass

@@ -8,19 +8,25 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.live import Sighting, Stretch
-from tailrace.spark.beacon import EVERY_US, Handed
+from tailrace.profile.stall import Stall
+from tailrace.spark.beacon import EVERY_US, LONGEST, Beacon, Handed
 from tailrace.spark.live import Ear
-from tailrace.spark.meter import Meter
+from tailrace.spark.meter import LONGEST_KEY, Meter
 
 from .support import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+UNHEARD = 13
+"""The batch whose messages make the one who hears them raise."""
 
 
 class Local:
@@ -33,10 +39,15 @@ class Heard:
     """An ear, all that it has heard, and a mouth to speak to it with."""
 
     def __init__(self, directory: Path) -> None:
-        self.said: list[Sighting | Stretch] = []
+        self.said: list[Any] = []
         context: Any = Local()
-        self.ear = Ear(context, self.said.append, directory)
+        self.ear = Ear(context, self._hear, directory)
         self._mouth = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+    def _hear(self, said: Sighting | Stretch | Stall) -> None:
+        if isinstance(said, Sighting) and said.batch == UNHEARD:
+            raise ZeroDivisionError("nothing to divide by")
+        self.said.append(said)
 
     def say(self, what: bytes | object) -> None:
         said = what if isinstance(what, bytes) else json.dumps(what).encode()
@@ -162,6 +173,167 @@ def test_closing_hears_what_was_said_before_and_leaves_no_thread_and_no_socket(
         again.bind(address)  # the port is free
 
 
+SIGHT_BAD: list[dict[str, Any]] = [
+    {"number": None},
+    {"number": -1},
+    {"number": 1 << 60},
+    {"number": "7"},
+    {"speaker": 3},
+    {"sink": None},
+    {"batch": -1},
+    {"batch": 1.5},
+    {"partition": "0"},
+    {"first_us": None},
+    {"last_us": 1 << 62},
+    {"count": True},
+    {"count": -2},
+    {"mean_ms": math.nan},
+    {"mean_ms": math.inf},
+    {"mean_ms": -1.0},
+    {"mean_ms": "2"},
+    {"m2": 1e300},
+    {"bins": None},
+    {"bins": [1, 2]},
+    {"bins": {"x": 1}},
+    {"bins": {"-3": 1}},
+    {"bins": {"100000000": 1}},
+    {"bins": {"3": -1}},
+    {"bins": {"3": 1 << 70}},
+    {"unsent": -1},
+    {"unsent": []},
+]
+
+
+@pytest.mark.parametrize("wrong", SIGHT_BAD, ids=str)
+def test_a_malformed_message_is_counted_and_the_next_is_heard(
+    heard: Heard, wrong: dict[str, Any]
+) -> None:
+    heard.sight(**({"number": 0} | wrong))
+    heard.sight(0, "another")
+    heard.hears(1)
+    assert [said.batch for said in heard.said] == [4]
+    assert heard.ear.bad == 1
+    assert heard.ear.notes() == ("1 messages of tasks were malformed and left out.",)
+
+
+STEP = {
+    "in": 1, "out": 1, "errors": 0, "busy_ns": 5, "cpu_ns": 5, "calls": [1, 0, 0, 0],
+    "sampled": [0, 0.0, 0.0], "age_in_us": 3, "age_out_us": 3, "residence": {}, "keys": {},
+    "key_type": "",
+}  # fmt: skip
+STEP_BAD = [
+    *({key: None} for key in STEP),
+    *({key: {"a": "b"}} for key in STEP),
+    {"in": -1},
+    {"calls": [1, 2]},
+    {"calls": [1, 0, 0, 1 << 200]},
+    {"sampled": [1, math.nan, 0.0]},
+    {"keys": {"k": 0.5}},
+]
+
+
+@pytest.mark.parametrize("wrong", STEP_BAD, ids=str)
+def test_a_step_of_which_anything_is_wrong_makes_a_message_bad(
+    heard: Heard, wrong: dict[str, Any]
+) -> None:
+    token = heard.ear.beacon.token
+    whole = {
+        "token": token, "speaker": "py", "chain": "a", "batch": 1, "partition": 0,
+        "first_us": 1, "last_us": 2, "handovers": 1, "records": 1, "read_us": 1, "entered_us": 1,
+        "cpu_ns": 1,
+    }  # fmt: skip
+    heard.say(whole | {"number": 0, "steps": {"a": STEP | wrong}})
+    heard.say(whole | {"number": 1, "steps": {"a": STEP}})
+    heard.hears(1)
+    assert len(heard.said) == 1
+    assert (heard.ear.bad, heard.ear.lost) == (1, 0)
+
+
+def test_one_who_raises_on_a_message_hears_the_next_and_the_report_says_so(heard: Heard) -> None:
+    heard.sight(0, batch=UNHEARD)
+    heard.sight(1, batch=UNHEARD)
+    heard.sight(2)
+    heard.hears(1)
+    (note,) = heard.ear.notes()
+    assert note.startswith("2 messages of tasks could not be taken in (ZeroDivisionError: nothing")
+
+
+class Broken:
+    """A socket that fails for good."""
+
+    def recv(self, _size: int) -> bytes:
+        raise OSError(9, "Bad file descriptor")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_socket_that_fails_is_opened_anew_at_the_same_address(heard: Heard) -> None:
+    before: Any = heard.ear._socket
+    heard.ear._socket = Broken()  # type: ignore[assignment]
+    heard.sight(0)  # what wakes the listener, and is still heard by the socket before
+    heard.hears(1)
+    before.close()
+    number = iter(range(1, 1_000_000))
+
+    def heard_again() -> bool:
+        heard.sight(next(number))
+        return len(heard.said) >= 3
+
+    until(heard_again, "messages to the same port are heard again")
+    assert heard.ear._socket.getsockname() == before_address(heard)
+    (note,) = [note for note in heard.ear.notes() if "could not listen" in note]
+    assert note.endswith("its socket failed and had to be opened anew.")
+
+
+def before_address(heard: Heard) -> tuple[str, int]:
+    return heard.ear.beacon.host, heard.ear.beacon.port
+
+
+class Far:
+    """A context of Spark's on a cluster, with the settings that a driver behind NAT has."""
+
+    master = "spark://master:7077"
+
+    def __init__(self, **settings: str) -> None:
+        self._settings = {f"spark.driver.{key}": value for key, value in settings.items()}
+
+    def getConf(self) -> Far:  # noqa: N802 - PySpark's name
+        return self
+
+    def get(self, key: str, default: str | None = None) -> str | None:
+        return self._settings.get(key, default)
+
+
+@pytest.mark.parametrize("bind", [{"bindAddress": "127.0.0.1"}, {}], ids=["told", "not told"])
+def test_behind_nat_the_ear_listens_where_it_can_and_tells_tasks_the_address_of_the_driver(
+    tmp_path: Path, bind: dict[str, str]
+) -> None:
+    """192.0.2.1 is an address that no machine has."""
+    context: Any = Far(host="192.0.2.1", **bind)
+    said: list[Any] = []
+    ear = Ear(context, said.append, tmp_path)
+    try:
+        assert ear.beacon.host == "192.0.2.1"
+        here = Beacon("127.0.0.1", ear.beacon.port, ear.beacon.token)
+        here.speaker("a", ("a",)).speak(Handed(), [Meter()])
+        until(lambda: said, "what comes through the NAT is heard")
+    finally:
+        ear.close()
+
+
+def test_a_stall_is_heard_and_a_task_that_only_lives_is_noted(heard: Heard) -> None:
+    voice = heard.ear.beacon.voice("watch")
+    assert heard.ear.heard_s is None
+    voice.say({"alive": True})
+    until(lambda: heard.ear.heard_s is not None, "the task is heard of")
+    assert heard.said == []
+    voice.say({"stalled": "a", "seconds": 12.5, "stack": ["f.py:3 in f"], "over": False})
+    heard.hears(1)
+    assert heard.said == [Stall("step", 0, 12.5, "a", 0, stack=("f.py:3 in f",))]
+    assert heard.ear.lost == 0
+
+
 # --- the beacon ------------------------------------------------------------------------------
 
 
@@ -222,3 +394,80 @@ def test_a_task_whose_driver_has_gone_goes_on(tmp_path: Path) -> None:
     heard.close()
     for _ in range(3):
         speaker.speak(Handed(), [Meter()])
+
+
+def keyed(meter: Meter, keys: int, length: int) -> Meter:
+    meter.count_keys([pa.array([f"{i}" + "é" * length for i in range(keys)])])
+    meter.passed(keys, keys, began_ns=0, ended_ns=1_000_000)
+    return meter
+
+
+class Sent:
+    """A socket that keeps what is sent, in the place of a speaker's own."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def sendto(self, said: bytes, _to: object) -> None:
+        self.sizes.append(len(said))
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("steps", "keys", "length"), [(1, 60, 70_000), (40, 60, 300), (40, 3, 3)])
+def test_every_message_fits_however_long_the_keys_and_however_many_the_steps(
+    heard: Heard, steps: int, keys: int, length: int
+) -> None:
+    names = tuple(f"step-{i}" for i in range(steps))
+    speaker = heard.ear.beacon.speaker("+".join(names), names)
+    handed = Handed()
+    handed.add(keys, read_us=5_000, arrived_us=1_000, now_us=3_000)
+    meters = [keyed(Meter(), keys, length) for _ in names]
+    sent: Any = Sent()
+    speaker._voice._socket = sent
+    speaker.speak(handed, meters)
+    assert max(sent.sizes) <= LONGEST
+    speaker._voice._socket = None
+    speaker.speak(handed, meters)
+    heard.hears(len(sent.sizes))
+    assert sum(said.records for said in heard.said) == keys
+    assert sum(said.handovers for said in heard.said) == 1
+    found = {name: step for said in heard.said for name, step in said.steps.items()}
+    assert set(found) == set(names)
+    assert all(step.records_in == keys for step in found.values())
+    assert all(len(key) <= LONGEST_KEY for step in found.values() for key in step.keys)
+    assert all(step.keys for step in found.values())
+
+
+class Full:
+    """A socket that takes no message."""
+
+    def sendto(self, _said: bytes, _to: object) -> None:
+        raise OSError(90, "Message too long")
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_could_not_be_sent_is_counted_and_told_with_the_next(heard: Heard) -> None:
+    speaker = heard.ear.beacon.speaker("a", ("a",))
+    speaker.speak(Handed(), [Meter()])
+    heard.hears(1)
+    working = speaker._voice._socket
+    speaker._voice._socket = Full()  # type: ignore[assignment]
+    for _ in range(2):
+        speaker.speak(Handed(), [Meter()])
+    speaker._voice._socket = working
+    speaker.speak(Handed(), [Meter()])
+    heard.hears(2)
+    assert (heard.ear.lost, heard.ear.unsent) == (2, 2)
+    assert heard.ear.notes() == (
+        "2 measurements were lost on their way to the driver, 2 of them before they were sent.",
+    )
+
+
+def test_a_driver_whose_name_nobody_knows_hurts_no_task() -> None:
+    speaker = Beacon("no.such.host.invalid", 9, "token").speaker("a", ("a",))
+    speaker.speak(Handed(), [Meter()])
+    assert speaker._voice._unsent == 1

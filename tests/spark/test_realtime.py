@@ -133,7 +133,7 @@ def test_a_longer_lifetime_reaches_running_tasks_without_a_restart(spark: SparkS
     heard: list[Stretch] = []
     with Running(spark, flow, plan=LIVE) as running:
         controller = running.run.controller
-        ear = running.run._backend._ear  # type: ignore[union-attr]
+        ear = running.run._backend._ear
         pass_on = ear._heard
 
         def listen(said: Any) -> None:

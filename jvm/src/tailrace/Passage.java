@@ -1,8 +1,8 @@
 package tailrace;
 
+import com.fasterxml.jackson.core.io.JsonStringEncoder;
 import java.io.IOException;
 import java.io.Serializable;
-import java.io.UncheckedIOException;
 import java.net.DatagramPacket;
 import java.net.DatagramSocket;
 import java.net.InetAddress;
@@ -28,7 +28,7 @@ import scala.runtime.AbstractFunction1;
  * still running: how many, how long after their arrival, and when the first and the last passed.
  *
  * <p>It speaks in datagrams, which never hold a record up: what is not heard is lost, and the
- * numbers that they bear show how much.
+ * numbers that they bear show how much. Nothing that goes wrong there hurts the task.
  */
 public final class Passage extends AbstractFunction1<Object, Object> implements Serializable {
   private static final long serialVersionUID = 1L;
@@ -100,22 +100,17 @@ public final class Passage extends AbstractFunction1<Object, Object> implements 
     private final TaskContext context;
     private final String name = "jvm-" + ProcessHandle.current().pid() + "-"
         + SPEAKERS.incrementAndGet();
-    private final DatagramSocket socket;
-    private final InetAddress address;
+    private DatagramSocket socket;
+    private InetAddress address;
     private final Ages ages = new Ages(scale);
     private long firstUs;
     private long lastUs;
     private long spokeUs = Clock.nowUs();
     private int number;
+    private int unsent;
 
     private Task(TaskContext context) {
       this.context = context;
-      try {
-        address = InetAddress.getByName(host);
-        socket = new DatagramSocket();
-      } catch (IOException error) {
-        throw new UncheckedIOException("There is no socket to report measurements on.", error);
-      }
       context.addTaskCompletionListener((TaskCompletionListener) done -> close());
     }
 
@@ -154,7 +149,9 @@ public final class Passage extends AbstractFunction1<Object, Object> implements 
 
     private void close() {
       speak(Clock.nowUs());
-      socket.close();
+      if (socket != null) {
+        socket.close();
+      }
     }
 
     private void speak(long nowUs) {
@@ -164,17 +161,26 @@ public final class Passage extends AbstractFunction1<Object, Object> implements 
       }
       byte[] said = message().getBytes(StandardCharsets.UTF_8);
       try {
-        socket.send(new DatagramPacket(said, said.length, address, port));
+        send(said);
       } catch (IOException unheard) {
-        // the next number will show that one is missing
+        unsent++; // which the next one says
       }
       ages.clear();
+    }
+
+    private void send(byte[] said) throws IOException {
+      if (socket == null) {
+        address = InetAddress.getByName(host);
+        socket = new DatagramSocket();
+      }
+      socket.send(new DatagramPacket(said, said.length, address, port));
     }
 
     private String message() {
       StringBuilder text = new StringBuilder("{\"token\":\"").append(token);
       text.append("\",\"speaker\":\"").append(name).append("\",\"number\":").append(number++);
-      text.append(",\"sink\":\"").append(sink).append("\",\"batch\":");
+      text.append(",\"unsent\":").append(unsent).append(",\"sink\":\"");
+      text.append(JsonStringEncoder.getInstance().quoteAsString(sink)).append("\",\"batch\":");
       text.append(context.getLocalProperty(BATCH)).append(",\"partition\":");
       text.append(context.partitionId()).append(",\"first_us\":").append(firstUs);
       text.append(",\"last_us\":").append(lastUs).append(",\"count\":").append(ages.count());

@@ -17,6 +17,7 @@ from tailrace.cli.screen import Screen
 from tailrace.errors import FULL, FlowFailed, InputError, TailraceError, unwritable
 from tailrace.masking import MASK, masked
 from tailrace.state.files import write_text
+from tailrace.units import duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -51,6 +52,10 @@ def run(
         bool,
         typer.Option(help="Leave what records and keys hold out of errors, reports and profiles."),
     ] = False,
+    stop_within: Annotated[
+        str | None,
+        typer.Option(help="How long stopping waits for the batch at hand, as in '30 s'."),
+    ] = None,
     master: Master = None,
     conf: Conf = None,
     after_restore: Annotated[
@@ -68,6 +73,8 @@ def run(
     _check_length(seconds)
     with _kept_off_stdout(as_json):
         flow = running.find_flow(target)
+        if stop_within is not None:
+            flow.stop_within_ms = duration_ms(stop_within)
         if out is not None:
             directory(out)
         for file in (profile, log):

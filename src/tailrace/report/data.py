@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tailrace.profile.histogram import Quantiles
     from tailrace.profile.interval import Verdict
     from tailrace.profile.profile import Profile
+    from tailrace.profile.stall import Stall
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,7 @@ def report_of(
     restarts_ms: tuple[float, ...] = (),
     notes: tuple[str, ...] = (),
     failure: Exception | None = None,
+    stalls: tuple[Stall, ...] = (),
 ) -> Report:
     """Put together the report of a controller's run, also of one that a failure ended.
 
@@ -235,6 +237,7 @@ def report_of(
             "restarts_ms": [round(ms, 1) for ms in restarts_ms],
             "impossible": [_impossible(impossible) for impossible in controller.log.impossible],
             "notes": list(notes),
+            "stalls": [stall.as_json() for stall in stalls],
             "decisions": [_decision(record) for record in controller.log.decisions],
             "intervals": [
                 _interval(record, warm_us, controller.scaling) for record in controller.log.history

@@ -8,14 +8,19 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tailrace.errors import EnvironmentUnfit, FlowFailed
+from tailrace.spark.batchlog import BatchLog
+from tailrace.spark.beacon import STALL_S
 from tailrace.spark.failures import explained, may_quote
 from tailrace.spark.java import has_ended
+from tailrace.spark.live import Ear
+from tailrace.spark.stalls import Stalls
+from tailrace.spark.watch import stack_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 
     from tailrace.control import Controller
     from tailrace.errors import TailraceError
+    from tailrace.profile.live import Sighting, Stretch
+    from tailrace.profile.stall import Stall
     from tailrace.spark.sinks import Sink
     from tailrace.spark.trace import Pipeline
 
@@ -41,6 +48,14 @@ JVM_ENDED = (
     "Spark's JVM ended in the middle of the run, killed or out of memory: see to the memory of the "
     "machine and to spark.driver.memory, and start again; a checkpoint resumes where it stopped."
 )
+WATCH_S = 1.0
+"""How often it looks whether the query goes on."""
+
+HELD_MS = 200
+"""How long one look lasts at a query that is to be held."""
+
+INTERRUPT_S = 10.0
+"""How long a query that is interrupted may take to end."""
 
 STOPPED = "The flow was stopped from outside: something else in this session stopped its query."
 
@@ -55,7 +70,8 @@ class Job:
     """What is to run: a flow with its source opened and its sinks ready.
 
     ``source_partitions`` is the number of tasks that read the source, where it is known, and
-    ``redaction`` the secret that hides keys, where records and keys must not be shown.
+    ``redaction`` the secret that hides keys, where records and keys must not be shown;
+    ``stall_s`` is how long one call of a step may take before it is said to hang.
     """
 
     name: str
@@ -69,6 +85,7 @@ class Job:
     measured: bool = True
     source_partitions: int | None = None
     redaction: bytes | None = field(default=None, repr=False)
+    stall_s: float = STALL_S
 
     @property
     def jvm(self) -> Any:
@@ -80,8 +97,12 @@ class Backend(ABC):
     """Runs a job under a controller until it is told to stop, or fails.
 
     A supervisor thread starts the query, restarts it when the plan asks for another, and stops it
-    between two batches, where nothing is interrupted.
+    between two batches, where nothing is interrupted. A batch that does not end in time is given
+    up.
     """
+
+    STOP_WITHIN_S: ClassVar[float] = 60.0
+    """How long stopping waits for the batch at hand, unless told otherwise."""
 
     def __init__(self, job: Job, controller: Controller[Any, Any]) -> None:
         """Prepare, start nothing yet."""
@@ -94,6 +115,12 @@ class Backend(ABC):
         self._pacer: JavaObject | None = None
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
+        self.stalls = Stalls(job.name)
+        letters = job.directory / "letters"
+        self._ear = Ear(job.spark.sparkContext, self._hear, letters, job.stall_s)
+        self._give_up_s = math.inf
+        self._given_up: list[str] = []
+        self._watched_s = 0.0
         self._thread = threading.Thread(
             target=self._supervise, name=f"tailrace-{job.name}", daemon=True
         )
@@ -118,16 +145,27 @@ class Backend(ABC):
             self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    def stop(self) -> None:
-        """Finish the batch at hand, leave a checkpoint that can be resumed, and end."""
+    def stop(self, within_s: float | None = None) -> None:
+        """Finish the batch at hand, leave a checkpoint that can be resumed, and end.
+
+        A batch that has not ended within the time is given up: the checkpoint repeats it.
+        """
+        self.hurry(self.STOP_WITHIN_S if within_s is None else within_s)
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
-        self.wait()
+        while not self.wait(PATIENCE_S):
+            if time.monotonic() > self._give_up_s + 2 * INTERRUPT_S:
+                self._leave()
+                return
+
+    def hurry(self, within_s: float = 0.0) -> None:
+        """Wait no longer than this for the batch at hand; safe to call from a signal's handler."""
+        self._give_up_s = min(self._give_up_s, time.monotonic() + within_s)
 
     def notes(self) -> tuple[str, ...]:
         """What a report should say of the run."""
-        return ()
+        return (*self._given_up, *self.stalls.notes(), *self._ear.notes())
 
     @abstractmethod
     def _start_query(self) -> None:
@@ -142,8 +180,16 @@ class Backend(ABC):
         """Look after the running query; whether the plan asks for another."""
 
     @abstractmethod
+    def _check(self, now_s: float) -> None:
+        """Look whether the query goes on, once a second."""
+
+    @abstractmethod
+    def _hear(self, said: Sighting | Stretch | Stall) -> None:
+        """Take in what a task said."""
+
     def _release(self) -> None:
         """Let go of what the backend holds beside the query."""
+        self._ear.close()
 
     def _supervise(self) -> None:
         try:
@@ -179,10 +225,17 @@ class Backend(ABC):
         while not self._stopping:
             if not self._alive() or self._look():  # a look may take its time: no lock is held
                 return True
+            self._keep_watch()
             with self._wake:
                 if not self._stopping:
                     self._wake.wait(PATIENCE_S)
         return False
+
+    def _keep_watch(self) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._watched_s + WATCH_S:
+            self._watched_s = now_s
+            self._check(now_s)
 
     def _abandon(self) -> None:
         """Stop a query that nobody will look after any more, wherever it is."""
@@ -227,19 +280,67 @@ class Backend(ABC):
                 "paced: install a PySpark that this version of Tailrace supports."
             ) from error
 
-    def _hold(self, query: StreamingQuery, longest_s: float = math.inf) -> None:
-        """Let the batch at hand finish and no other begin; at most so long."""
-        if self._pacer is not None:
-            deadline_s = time.monotonic() + longest_s
-            self._pacer.hold()
-            while query.isActive and time.monotonic() < deadline_s:
-                if self._pacer.awaitHeld(1_000):
-                    return
+    def _hold(self, query: StreamingQuery, longest_s: float = math.inf) -> bool:
+        """Let the batch at hand finish and no other begin; whether it did in time."""
+        if self._pacer is None:
+            return not self._late()
+        deadline_s = time.monotonic() + longest_s
+        self._pacer.hold()
+        while query.isActive:
+            if self._pacer.awaitHeld(HELD_MS):
+                return True
+            self._keep_watch()
+            if self._late() or time.monotonic() > deadline_s:
+                return False
+        return True
 
-    def _end(self, query: StreamingQuery) -> None:
-        if query.isActive:
+    def _late(self) -> bool:
+        """Whether the time for stopping is up."""
+        return time.monotonic() > self._give_up_s
+
+    def _end(self, query: StreamingQuery, *, held: bool) -> None:
+        """End a query; one that is not held is interrupted in its batch, which is then said."""
+        if query.isActive and held:
             query.stop()
-            return
-        error = self._error or query.exception()
-        if error is not None:
-            raise error
+        elif query.isActive:
+            self._give_up()
+        else:
+            error = self._error or query.exception()
+            if error is not None:
+                raise error
+
+    def _give_up(self) -> None:
+        """Interrupt the batch at hand: its job is cancelled, and Spark ends its Python workers."""
+        hanging = " ".join(stall.sentence for stall in self.stalls.open)
+        self._say_given_up(
+            f"Batch {self._at_hand()} was given up, because it did not end in time when the flow "
+            f"was to stop: a start from the same checkpoint repeats it. {hanging}".rstrip()
+        )
+        interrupting = threading.Thread(
+            target=self._abandon, name=f"tailrace-{self.job.name}-interrupt", daemon=True
+        )
+        interrupting.start()
+        interrupting.join(INTERRUPT_S)
+        if interrupting.is_alive():
+            self._say_given_up(
+                "The query did not end when it was interrupted, since something in the driver "
+                "hangs: end this process before the flow is started again."
+            )
+
+    def _at_hand(self) -> int:
+        """The batch that the query is in."""
+        return BatchLog(self.job.directory / "checkpoint").committed + 1
+
+    def _leave(self) -> None:
+        """Go on without the supervisor, which hangs itself, so that there is a report."""
+        thread = self._thread.ident
+        at = stack_of(thread) if thread is not None else ()
+        self._say_given_up(
+            "The run could not be ended in time, since the thread that looks after it hangs"
+            f"{f' (at {at[-1]})' if at else ''}: end this process before the flow is started again."
+        )
+        self._ear.close()
+
+    def _say_given_up(self, note: str) -> None:
+        self._given_up.append(note)
+        _LOG.warning("%s: %s", self.job.name, note)

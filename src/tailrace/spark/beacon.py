@@ -1,9 +1,10 @@
-"""How a chain tells the driver, while a real-time batch runs, what it has measured.
+"""How the tasks of a flow tell the driver, while they run, what they have measured.
 
 Spark brings what tasks measured when their batch is over, which in real-time mode is a minute
-late. So chains speak in datagrams, a few a second: sending one takes some microseconds and never
-holds a record up. What is not heard is lost; the numbers that messages bear show how much. A
-worker that dies takes at most a fifth of a second of measurements with it.
+late, and for a step that hangs never. So chains speak in datagrams, a few a second: sending one
+takes some microseconds and never holds a record up. What is not heard is lost; the numbers that
+messages bear show how much. A worker that dies takes at most a fifth of a second of measurements
+with it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import socket
 import time
+from collections import Counter
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -20,13 +22,23 @@ from tailrace.spark import task
 from tailrace.spark.letters import put_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from tailrace.spark.letters import Letter
     from tailrace.spark.meter import Meter
 
 EVERY_US = 200_000
 """How often a chain speaks, at most."""
+
+STALL_S = 10.0
+"""How long one call of a step may take before it is said to hang."""
+
+LONGEST = 8_192
+"""What a message should have in bytes at most, so that a network cuts it into few pieces. UDP
+itself takes 65,507, which one step without its keys always fits into."""
+
+_ROOM = LONGEST - 1_024
+"""What is left of it for the steps."""
 
 _speakers = count()
 
@@ -58,73 +70,140 @@ class Handed:
 
 @dataclass(frozen=True, slots=True)
 class Beacon:
-    """Where to speak to, and where to leave dead letters; travels to workers with the chain."""
+    """Where to speak to, and where to leave dead letters; travels to workers with the chain.
+
+    ``stall_s`` is how long one call of a step may take before it is said to hang.
+    """
 
     host: str
     port: int
     token: str
     letters: str = ""
+    stall_s: float = STALL_S
 
     def speaker(self, chain: str, names: tuple[str, ...]) -> Speaker:
         """Begin to speak, for one task of a chain with these steps."""
         return Speaker(self, chain, names)
 
+    def voice(self, kind: str) -> Voice:
+        """Begin to speak of the task at hand, as a speaker of its own."""
+        return Voice(self, kind, {"batch": task.batch(), "partition": task.partition()})
+
+
+class Voice:
+    """Sends the numbered messages of one speaker, and counts those that could not be sent.
+
+    Nothing that goes wrong on the way may hurt the task: the next message that is heard says how
+    many were not sent, and messages that are lost leave a gap in the numbers.
+    """
+
+    def __init__(self, beacon: Beacon, kind: str, fixed: dict[str, Any]) -> None:
+        """``fixed`` is what every message says."""
+        who = f"{kind}-{socket.gethostname()}-{os.getpid()}-{next(_speakers)}"
+        self._fixed = {"token": beacon.token, "speaker": who, **fixed}
+        self._beacon = beacon
+        self._number = self._unsent = 0
+        self._socket: socket.socket | None = None
+        self._to: Any = None
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Send a message, or count it among those that were not sent."""
+        numbers = {"number": self._number, "unsent": self._unsent}
+        self._number += 1
+        said = json.dumps(self._fixed | numbers | message).encode()
+        try:
+            self._open().sendto(said, self._to)
+        except OSError:
+            self._unsent += 1
+
+    def _open(self) -> socket.socket:
+        if self._socket is None:
+            family, self._to = resolved(self._beacon.host, self._beacon.port)
+            self._socket = socket.socket(family, socket.SOCK_DGRAM)
+            self._socket.setblocking(False)
+        return self._socket
+
+    def __del__(self) -> None:
+        """Let go of the socket with the task."""
+        if self._socket is not None:
+            self._socket.close()
+
+
+def resolved(host: str, port: int) -> tuple[Any, Any]:
+    """The family and the address of a host that is named or numbered, in either kind of IP."""
+    family, _, _, _, address = socket.getaddrinfo(
+        host.removeprefix("[").removesuffix("]"), port, type=socket.SOCK_DGRAM
+    )[0]
+    return family, address
+
 
 class Speaker:
-    """Speaks for one task."""
+    """Speaks for one task of a chain."""
 
     def __init__(self, beacon: Beacon, chain: str, names: tuple[str, ...]) -> None:
         """``names`` are the steps of the chain, in order."""
         self._names = names
-        self._to = (beacon.host, beacon.port)
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
-        self._number = 0
         self._spoke_us = time.time_ns() // 1_000
         self._cpu_ns = time.process_time_ns()
         self._batch, self._partition = task.batch(), task.partition()
         self._chain, self._letters = chain, beacon.letters
-        self._fixed: dict[str, Any] = {
-            "token": beacon.token,
-            "speaker": f"py-{os.getpid()}-{next(_speakers)}",
-            "chain": chain,
-            "batch": self._batch,
-            "partition": self._partition,
-        }
+        fixed = {"chain": chain, "batch": self._batch, "partition": self._partition}
+        self._voice = Voice(beacon, "py", fixed)
 
     def is_due(self, now_us: int) -> bool:
         """Whether it is time to speak again."""
         return now_us - self._spoke_us >= EVERY_US
 
     def speak(self, handed: Handed, meters: Iterable[Meter]) -> None:
-        """Say what was measured since the last time."""
+        """Say what was measured since the last time, in more than one message if it is much.
+
+        What is not of the steps stands in the first of them alone.
+        """
         now_us, cpu_ns = time.time_ns() // 1_000, time.process_time_ns()
-        message = self._fixed | {
-            "number": self._number,
-            "first_us": handed.first_us or self._spoke_us,
-            "last_us": now_us,
+        span = {"first_us": handed.first_us or self._spoke_us, "last_us": now_us}
+        whole = {
             "handovers": handed.handovers,
             "records": handed.records,
             "read_us": handed.read_us,
             "entered_us": handed.entered_us,
             "cpu_ns": cpu_ns - self._cpu_ns,
-            "steps": {name: _said(meter) for name, meter in zip(self._names, meters, strict=True)},
         }
-        self._number += 1
+        for steps in _parts(zip(self._names, meters, strict=True)):
+            self._voice.say({**span, **whole, "steps": steps})
+            whole = dict.fromkeys(whole, 0)
         self._spoke_us, self._cpu_ns = now_us, cpu_ns
-        try:
-            self._socket.sendto(json.dumps(message).encode(), self._to)
-        except OSError:
-            return  # the next number will show that one is missing
 
     def put_aside(self, letters: list[Letter]) -> None:
         """Leave the dead letters of the task, when its batch is over."""
         if letters:
             put_aside(self._letters, self._batch, self._chain, self._partition, letters)
 
-    def __del__(self) -> None:
-        """Let go of the socket with the task."""
-        self._socket.close()
+
+def _parts(meters: Iterable[tuple[str, Meter]]) -> Iterator[dict[str, Any]]:
+    """What is said of the steps, in parts that each fit into a message; at least one."""
+    part: dict[str, Any] = {}
+    taken = 0
+    for name, meter in meters:
+        said, size = _fitting(meter)
+        size += len(json.dumps(name))
+        if part and taken + size > _ROOM:
+            yield part
+            part, taken = {}, 0
+        part[name] = said
+        taken += size
+    yield part
+
+
+def _fitting(meter: Meter) -> tuple[dict[str, Any], int]:
+    """What is said of a step, and its size; if it is long, of fewer of its keys."""
+    said = _said(meter)
+    size = len(json.dumps(said))
+    keys = meter.keys
+    while keys and size > _ROOM:
+        keys = Counter(dict(keys.most_common(len(keys) // 2)))
+        said["keys"] = keys
+        size = len(json.dumps(said))
+    return said, size
 
 
 def _said(meter: Meter) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from tailrace.spark.beacon import Handed
 from tailrace.spark.keyed import BORN_NOW, KeyedRun
 from tailrace.spark.link import Passed, pass_through
 from tailrace.spark.meter import SAMPLE_EVERY, Meter
+from tailrace.spark.watch import WATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -57,13 +59,16 @@ class Chain:
         *,
         tagged: bool = False,
         redaction: bytes | None = None,
+        watched: Beacon | None = None,
     ) -> None:
         """One of the two ways to report, or none; whether records bear their arrival time.
 
-        With ``redaction``, a secret, keys are reported by pseudonyms.
+        With ``redaction``, a secret, keys are reported by pseudonyms. ``watched`` is where to say
+        that a step hangs.
         """
         self._redaction = redaction
         self._links = links
+        self._watched = watched
         self._tagged = tagged
         self._keyed: KeyedRun | None = None
         self._meters = meters
@@ -86,8 +91,19 @@ class Chain:
 
         A chain that begins with a keyed step may add one at the end, for timers.
         """
+        if self._watched is None:
+            yield from self._run(batches)
+        else:
+            with WATCH.over(self._watched):
+                yield from self._run(batches)
+
+    def _run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = self._links[0]
-        self._keyed = KeyedRun(first, first.memory) if first.memory is not None else None
+        if first.memory is None:
+            self._keyed = None
+        else:
+            with _in_step(first):
+                self._keyed = KeyedRun(first, first.memory)
         return self._live(batches, self._beacon) if self._beacon else self._by_batch(batches)
 
     def _by_batch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -95,7 +111,9 @@ class Chain:
         for batch in batches:
             yield self._passed(batch, meters)
         if self._keyed is not None:
-            yield self._passed(self._keyed.finish(meters[0]).batch, meters, start=1)
+            with _in_step(self._links[0]):
+                last = self._keyed.finish(meters[0]).batch
+            yield self._passed(last, meters, start=1)
         if self._meters is not None:
             partition, shown = task.partition(), self._shown(meters)
             self._meters.add({(n, partition): m for n, m in zip(self.names, shown, strict=True)})
@@ -119,10 +137,13 @@ class Chain:
 
     def _pass(self, link: Link, batch: pa.RecordBatch, meter: Meter) -> Passed:
         began, computed = time.time_ns(), time.thread_time_ns()
+        WATCH.calls += 1
+        WATCH.step = link.name
         if link.memory is not None and self._keyed is not None:
             passed = self._keyed.pass_through(batch, meter)
         else:
             passed = pass_through(link, batch, meter)
+        WATCH.step = None
         if self._sample_every:
             meter.passed(batch.num_rows, passed.batch.num_rows, began, time.time_ns())
             meter.cpu_ns += time.thread_time_ns() - computed
@@ -154,7 +175,8 @@ class Chain:
 
     def _ended(self, keyed: KeyedRun, meters: list[Meter]) -> pa.RecordBatch:
         """What timers make at the end of a batch, once the state is written."""
-        passed = keyed.finish(meters[0])
+        with _in_step(self._links[0]):
+            passed = keyed.finish(meters[0])
         records = passed.batch
         tags = _Tags.of(pa.nulls(0, pa.int64())).after(passed) if self._tagged else None
         for link, meter in zip(self._links[1:], meters[1:], strict=True):
@@ -172,6 +194,15 @@ class Chain:
         meter.age_in_us += tags.ages_us(began_us)
         meter.age_out_us += after.ages_us(time.time_ns() // 1_000)
         return after, passed.batch
+
+
+@contextmanager
+def _in_step(link: Link) -> Iterator[None]:
+    """What a step does beside its hand-overs: opens its state, writes it, runs its timers."""
+    WATCH.calls += 1
+    WATCH.step = link.name
+    yield
+    WATCH.step = None
 
 
 class _Tags(NamedTuple):

@@ -3,7 +3,9 @@
 After every task PySpark's daemon makes the worker collect its garbage, which walks through all
 that pyarrow, pandas and numpy brought along: about 13 ms, just when the next batch
 wants the worker. What is there after the first few tasks stays for good, so it is frozen out of the
-collection. And a worker whose JVM has gone away ends quietly instead of with a stack trace.
+collection. A worker whose JVM has gone away ends quietly instead of with a stack trace, and one
+whose task was cancelled while its step hung ends at all: the watch over its steps is given the
+socket to see it by.
 
 A chain in real-time mode says so in its environment (``HandOver.java``). PySpark would read its
 batches in a thread of their own, which costs more than it gains where a batch takes microseconds:
@@ -22,6 +24,8 @@ from typing import TYPE_CHECKING
 
 from pyspark import daemon
 
+from tailrace.spark.watch import WATCH
+
 if TYPE_CHECKING:
     from socket import socket
 
@@ -39,6 +43,7 @@ def worker(sock: socket, authenticated: bool) -> int:
     """Run one task as PySpark does, then keep what it loaded out of garbage collection."""
     if os.environ.pop(HAND_OVER, None) is not None:  # once for all tasks of the worker
         _read_and_work()
+    WATCH.connection = sock
     try:
         code: int = _run_task(sock, authenticated)
     except BrokenPipeError:

@@ -13,6 +13,7 @@ from tailrace.goals import SINK, constraint
 from tailrace.plan import Backend
 from tailrace.policy.scaling.choice import DEFAULT, scaler_of
 from tailrace.policy.scaling.sizing import Limits
+from tailrace.spark.beacon import STALL_S
 from tailrace.spark.interrupt import ctrl_c
 from tailrace.spark.run import Run
 from tailrace.spark.settings import session
@@ -73,6 +74,11 @@ class Flow:
         redact: leave out of errors, logs, reports and profiles what records hold: an error names
             the step and the line, not the record, and keys go by pseudonyms that mean nothing
             outside of the run. Dead letters are whole all the same.
+        stall: how long one call of a step may take before it is said to hang, with its stack: in a
+            warning, and in the report.
+        stop_within: how long stopping waits for the batch at hand; then it is given up, and
+            repeated by the next start from the checkpoint. 60 s unless told, in real-time mode
+            10 s.
     """
 
     def __init__(
@@ -94,6 +100,8 @@ class Flow:
         executors: tuple[int, int] | None = None,
         scaler: str | Scaler = DEFAULT,
         redact: bool = False,
+        stall: str | float = STALL_S * 1e3,
+        stop_within: str | float | None = None,
     ) -> None:
         """Declare the flow; nothing runs yet."""
         if backend not in {*Backend, AUTO}:
@@ -124,6 +132,8 @@ class Flow:
         self.executors = None if executors is None else Limits(*executors)
         self.scaler = scaler
         self.redact = redact
+        self.stall_ms = positive_duration_ms(stall, "the time after which a step hangs")
+        self.stop_within_ms = None if stop_within is None else duration_ms(stop_within)
         self.constraints: tuple[Constraint, ...] = ()
 
     def keep(
@@ -184,13 +194,14 @@ class Flow:
         """Run for a number of seconds, or until interrupted, and report.
 
         Ctrl-C ends the run as the time does: the batch at hand is finished, the checkpoint can be
-        resumed, the report is made. ``after_restore`` is as for ``start``.
+        resumed, the report is made. A second one gives up the batch at hand. ``after_restore`` is
+        as for ``start``.
 
         Raises:
             TailraceError: If the flow fails; its ``report`` is what was measured until then.
         """
         run = self.start(spark, after_restore=after_restore)
-        with ctrl_c() as asked_to_end:
+        with ctrl_c(run.hurry) as asked_to_end:
             for _ in run.looks(seconds, asked_to_end):
                 pass
             return run.stop()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 ASKING = (signal.SIGINT, signal.SIGTERM)
@@ -16,8 +16,10 @@ ASKING = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def ctrl_c() -> Iterator[threading.Event]:
+def ctrl_c(again: Callable[[], None] | None = None) -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets, for a gentle end; the second interrupts as always.
+
+    With ``again`` the second calls that, to hurry the end, and the third interrupts.
 
     SIGTERM does the same: it would otherwise end Python on the spot, and whatever is to be removed
     at the end would stay. PySpark's own handler stands aside meanwhile: it would cancel the batch
@@ -25,11 +27,14 @@ def ctrl_c() -> Iterator[threading.Event]:
     take for ended.
     """
     asked = threading.Event()
+    acts = iter((asked.set,) if again is None else (asked.set, again))
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
+        act = next(acts, None)
+        if act is None:
             signal.default_int_handler(number, frame)
-        asked.set()
+        else:
+            act()
 
     if threading.current_thread() is not threading.main_thread():
         yield asked  # signals go to the main thread

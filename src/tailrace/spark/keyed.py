@@ -17,6 +17,7 @@ import pyarrow as pa
 from tailrace.errors import TailraceError
 from tailrace.spark import task
 from tailrace.spark.link import Passed, failed, rows_of, to_arrow
+from tailrace.spark.watch import WATCH
 from tailrace.state.keyed import Keyed
 from tailrace.state.partitions import held
 from tailrace.state.state import EPOCH, canonical, hidden, shown
@@ -82,7 +83,8 @@ class KeyedRun:
             places.setdefault(key, []).append(place)
         results: list[Any] = []
         origins: list[int] = []
-        for key, found in places.items():
+        WATCH.left = going = iter(places.items())
+        for key, found in going:
             for result, origin in self._called(key, rows, found, meter):
                 results.append(result)
                 origins.append(origin)

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import pyarrow as pa
 from pyspark import TaskContext
 
+from tailrace.spark.watch import WATCH
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -146,7 +148,8 @@ def _call(link: Link, rows: list[Row], positions: range, made: _Made, meter: Met
     """Call the step on some of the records. This is the innermost loop of all row steps."""
     function, flat = link.function, link.kind == "flat"
     results, origins = made
-    for position in positions:
+    WATCH.left = going = iter(positions)  # it tells how many are left, and costs nothing to ask
+    for position in going:
         row = rows[position]
         try:
             if flat:

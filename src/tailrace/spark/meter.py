@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from tailrace.profile.histogram import GAMMA, SMALLEST_MS
@@ -18,6 +19,14 @@ SAMPLE_EVERY = 127
 data with a short period does not always offer the same record."""
 
 MOST_KEYS = 16
+
+LONGEST_KEY = 120
+"""The characters of a key that are kept; of a longer one its beginning and a digest."""
+
+_NEVER_CUT = 48
+"""Longer than any number, date or moment, which is read back from its text."""
+
+_DIGEST = 8
 
 _LOG_GAMMA = math.log(GAMMA)
 
@@ -86,19 +95,22 @@ class Meter:
         """Count the keys of a batch, keeping the most frequent ones.
 
         A key of several columns is written as a JSON list of their texts, its type as theirs with
-        semicolons between.
+        semicolons between. A long key is cut, so that a report of it stays small; how often it
+        comes is still known, but no longer in which partition Spark puts it.
         """
         self.key_type = ";".join(str(column.type) for column in columns)
         if len(columns) == 1:
             for entry in columns[0].value_counts():
-                self.keys[str(entry["values"].as_py())] += entry["counts"].as_py()
+                self.keys[shortened(str(entry["values"].as_py()))] += entry["counts"].as_py()
         else:
             import pyarrow as pa  # noqa: PLC0415 - only where keys have several columns
 
             names = [str(number) for number in range(len(columns))]
             counted = pa.table(columns, names).group_by(names).aggregate([([], "count_all")])
+            room = LONGEST_KEY // len(names)
             for row in counted.to_pylist():
-                self.keys[json.dumps([str(row[name]) for name in names])] += row["count_all"]
+                texts = [shortened(str(row[name]), room) for name in names]
+                self.keys[json.dumps(texts)] += row["count_all"]
         if len(self.keys) > 4 * MOST_KEYS:
             self.keys = Counter(dict(self.keys.most_common(MOST_KEYS)))
 
@@ -111,6 +123,15 @@ class Meter:
             kind = self.key_type
             counted = ((pseudonym(key, kind, secret), n) for key, n in self.keys.items())
             self.keys, self.key_type = Counter(dict(counted)), REDACTED
+
+
+def shortened(text: str, longest: int = LONGEST_KEY) -> str:
+    """A text, or if it is long its beginning and a digest that tells it from others like it."""
+    longest = max(longest, _NEVER_CUT)
+    if len(text) <= longest:
+        return text
+    digest = blake2b(text.encode(errors="surrogatepass"), digest_size=_DIGEST).hexdigest()
+    return f"{text[: longest - len(digest) - 1]}…{digest}"
 
 
 Meters = dict[tuple[str, int], Meter]

@@ -23,15 +23,17 @@ import numpy as np
 
 from tailrace.control import Mode
 from tailrace.control.scaling import Refusal
-from tailrace.errors import EnvironmentUnfit
+from tailrace.errors import EnvironmentUnfit, FlowFailed
 from tailrace.goals import SOURCE
 from tailrace.profile.batch import BatchMeasure
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
+from tailrace.profile.stall import Stall
 from tailrace.spark import probe
 from tailrace.spark.backend import Backend, Job, now_us
 from tailrace.spark.letters import SCHEMA
 from tailrace.spark.sinks import Call, OnceSink, compute
+from tailrace.spark.stalls import Phases
 from tailrace.spark.step import Compilation
 from tailrace.spark.trace import keeps_state, outputs_of, splits
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from tailrace.control import BatchController
     from tailrace.plan import Plan
+    from tailrace.profile.live import Sighting, Stretch
     from tailrace.spark.executors import Executors
     from tailrace.spark.meter import Meters
     from tailrace.spark.sinks import Publish, Sink
@@ -105,11 +108,10 @@ class MicroBatch(Backend):
         self._compiled: Plan | None = None
         self._previous_cut_us = now_us()
         self._controlling = threading.Lock()
+        self._phases = Phases(self.stalls, job.stall_s)
+        self._generation = 0
 
     # --- the life of the query -------------------------------------------------------------
-
-    def _release(self) -> None:
-        """Nothing is held beside the query."""
 
     def _look(self) -> bool:
         plan = self.controller.plan
@@ -177,6 +179,7 @@ class MicroBatch(Backend):
             made_of,
             state_directory=self._state,
             redaction=self.job.redaction,
+            watched=self._ear.beacon,
         )
         with compilation.active():
             return outputs_of(self.job.pipeline, frame)
@@ -186,10 +189,28 @@ class MicroBatch(Backend):
         if query is None:
             return
         while self._pacer is None and query.isActive and query.status["isTriggerActive"]:
+            if self._late():
+                break
             threading.Event().wait(0.01)  # its first batch is about to bring the pacer
         nobody = self._fleet is not None and not self._fleet.executors.there()
-        self._hold(query, UNWORKED_S if nobody else math.inf)
-        self._end(query)
+        held = self._hold(query, UNWORKED_S if nobody else math.inf)
+        self._end(query, held=held)
+
+    def _give_up(self) -> None:
+        self._generation += 1  # whatever the batch still does, it publishes nothing any more
+        super()._give_up()
+
+    def _at_hand(self) -> int:
+        batch = self._phases.batch
+        return super()._at_hand() if batch is None else batch
+
+    def _hear(self, said: Sighting | Stretch | Stall) -> None:
+        """Take in that a step hangs; what was measured comes with the batch."""
+        if isinstance(said, Stall):
+            self.stalls.hear(said)
+
+    def _check(self, now_s: float) -> None:
+        self._phases.look(now_s)
 
     # --- one batch -------------------------------------------------------------------------
 
@@ -200,23 +221,30 @@ class MicroBatch(Backend):
         except BaseException as error:
             self._error = error
             raise
+        finally:
+            self._phases.end()
 
     def _run(self, frame: DataFrame, batch_id: int, handed_us: int) -> None:
-        times = _Times(self._cut_us(handed_us), handed_us)
+        times, generation = _Times(self._cut_us(handed_us), handed_us), self._generation
         self._probe.begin(handed_us)
         probe.taken(self._meters)
         shared: list[DataFrame] = []
         outputs = self._shared_outputs(frame, shared) if self._by_batch else {}
         times.submitted_us = now_us()
-        publish = [
-            self._write(outputs.get(name, frame), sink, batch_id, shared)
-            for name, sink in self.job.sinks.items()
-        ]
+        publish = []
+        for name, sink in self.job.sinks.items():
+            self._phases.begin(batch_id, "computing", name)
+            output = outputs.get(name, frame)
+            publish.append((name, self._write(output, sink, batch_id, shared)))
         times.computed_us = now_us()
         meters = probe.taken(self._meters)
         # Dead letters first: a replayed batch that is published already is not computed again.
-        for act in (*self._dead_letters(meters, batch_id), *publish):
+        for name, act in (*self._dead_letters(meters, batch_id), *publish):
+            if generation != self._generation:
+                raise FlowFailed(f"Batch {batch_id} was given up and is not published.")
+            self._phases.begin(batch_id, "publishing", name)
             act()
+        self._phases.end()
         times.ended_us = now_us()
         for cached in shared:
             cached.unpersist()
@@ -261,7 +289,7 @@ class MicroBatch(Backend):
             compute(frame)
         return sink.write(frame, batch_id)
 
-    def _dead_letters(self, meters: Meters, batch_id: int) -> list[Callable[[], None]]:
+    def _dead_letters(self, meters: Meters, batch_id: int) -> list[tuple[str, Callable[[], None]]]:
         letters = [
             (batch_id, step, record, error)
             for (step, _), meter in meters.items()
@@ -270,7 +298,7 @@ class MicroBatch(Backend):
         if not letters or self.job.dead_letters is None:
             return []
         frame = self.job.spark.createDataFrame(letters, SCHEMA)
-        return [self.job.dead_letters.write(frame, batch_id)]
+        return [("dead letters", self.job.dead_letters.write(frame, batch_id))]
 
     # --- what was learnt from it -----------------------------------------------------------
 

@@ -9,6 +9,8 @@ is ended before its time, so that nothing is repeated.
 
 from __future__ import annotations
 
+import logging
+import math
 import re
 import threading
 import time
@@ -18,12 +20,13 @@ from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.goals import is_sink
 from tailrace.plan import FLUSH_MS, chain_name
 from tailrace.policy.realtime import SHORTEST_BATCH_MS
+from tailrace.profile.stall import Stall
 from tailrace.spark.backend import Backend, Job, now_us
 from tailrace.spark.batchlog import BatchLog
 from tailrace.spark.beacon import Beacon
 from tailrace.spark.chain import TAG
 from tailrace.spark.letters import Letters
-from tailrace.spark.live import Ear, seen
+from tailrace.spark.live import seen
 from tailrace.spark.probe import arrived_us
 from tailrace.spark.settings import EXTENSION, conf_of
 from tailrace.spark.sinks import Each, StreamSink
@@ -40,11 +43,22 @@ if TYPE_CHECKING:
     from tailrace.flow import Graph
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
+    from tailrace.profile.live import Sighting, Stretch
 
+_LOG = logging.getLogger(__name__)
 
 LONGEST_END_S = 10.0
-"""How long a batch may take to end before its time. A reader of Kafka that gets no records cannot
-be told: its batch is then given up, and repeated by the next start."""
+"""How long a batch may take to end before its time, unless told otherwise. A reader of Kafka that
+gets no records cannot be told: its batch is then given up, and repeated by the next start."""
+
+SILENCE_S = 10.0
+FIRST_WORD_S = 30.0
+"""How long nothing may be heard of the steps before that is said; workers take a while to begin."""
+
+SILENCE = (
+    "Nothing was heard of the steps for {:.0f} s while the query ran, so that measurements are "
+    "missing: tasks send them by UDP to {}, which every executor must be able to reach."
+)
 
 LOST = re.compile(r"ExecutorLostFailure|CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT|Lost executor")
 """What Spark says of a batch that lost an executor. It repeats tasks of micro-batches by itself;
@@ -78,6 +92,8 @@ which is dangerous only for operators of Spark's that keep state.
 class RealTime(Backend):
     """Runs a job in real-time mode."""
 
+    STOP_WITHIN_S = LONGEST_END_S
+
     def __init__(self, job: Job, controller: LiveController) -> None:
         """Prepare, start nothing yet."""
         super().__init__(job, controller)
@@ -85,24 +101,42 @@ class RealTime(Backend):
         self._compiled: Plan | None = None
         self._lifetimes: dict[str, float] = {}
         self._timed = {step.name for step in controller.graph.steps if step.timed}
-        self._ear = Ear(job.spark.sparkContext, controller.hear, job.directory / "letters")
         committed = BatchLog(job.directory / "checkpoint").committed
         self._letters = Letters(job.directory / "letters", committed)
         self._published = -1
         self._losses: list[int] = []
+        self._begun_s = 0.0
+        self._silent_s = 0.0
 
     def notes(self) -> tuple[str, ...]:
         """What a report should say of the run."""
-        lost, found = self._ear.lost, []
-        if lost:
-            found.append(f"{lost} measurements were lost on their way to the driver.")
+        found = list(super().notes())
+        if self._silent_s:
+            found.append(SILENCE.format(self._silent_s, self._ear.beacon.host))
         if self._losses:
             batches = ", ".join(str(batch) for batch in self._losses)
             found.append(f"Executors were lost and their batches repeated: {batches}.")
         return tuple(found)
 
+    def _hear(self, said: Sighting | Stretch | Stall) -> None:
+        if isinstance(said, Stall):
+            self.stalls.hear(said)
+        else:
+            self.controller.hear(said)
+
+    def _check(self, now_s: float) -> None:
+        """Notice that nothing is heard: tasks speak once a second, whether records come or not."""
+        if self._pacer is None or not self.controller.graph.names:
+            return
+        heard_s = self._ear.heard_s
+        quiet_s = now_s - max(self._begun_s, heard_s or 0.0)
+        if quiet_s >= (FIRST_WORD_S if heard_s is None else SILENCE_S):
+            if not self._silent_s:
+                _LOG.warning("%s: nothing is heard of the steps.", self.job.name)
+            self._silent_s = max(self._silent_s, quiet_s)
+
     def _release(self) -> None:
-        self._ear.close()
+        super()._release()
         self.job.jvm.tailrace.Sweep.every(FLUSH_MS)
 
     # --- the life of the query -------------------------------------------------------------
@@ -111,7 +145,7 @@ class RealTime(Backend):
         """A lost executor is replaced, and the batch at hand repeated on what is there then."""
         if not LOST.search(error):
             return False
-        batch = BatchLog(self.job.directory / "checkpoint").committed + 1
+        batch = self._at_hand()
         if self._losses.count(batch) >= LOSSES:
             return False
         self._losses.append(batch)
@@ -123,6 +157,7 @@ class RealTime(Backend):
             needed = _slots_needed(job, self.controller.graph, plan)
             await_slots(job.spark, needed, lambda: self._stopping)
         self._pacer = self._query = None
+        self._begun_s = time.monotonic()
         self._compiled = plan
         self._set_lifetimes(plan)
         job.jvm.tailrace.BatchClock.install()
@@ -182,15 +217,16 @@ class RealTime(Backend):
         query = self._query
         if query is None:
             return
-        while self._pacer is None and query.isActive:
+        while self._pacer is None and query.isActive and not self._late():
             self._pace(query)
             threading.Event().wait(0.01)
         clock = self.job.jvm.tailrace.BatchClock
         identity = str(query.id)
         clock.end(identity)
         try:
-            self._hold(query, LONGEST_END_S)
-            self._end(query)
+            told = self._give_up_s < math.inf
+            held = self._hold(query, math.inf if told else LONGEST_END_S)
+            self._end(query, held=held)
         finally:
             clock.goOn(identity)
         self._publish_letters()

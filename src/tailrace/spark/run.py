@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import threading
 import time
@@ -34,6 +35,7 @@ from tailrace.spark.trace import functions_of, layouts_of, trace
 from tailrace.spark.usage import Meter
 from tailrace.state.lock import sole_user
 from tailrace.state.partitions import partitions_of
+from tailrace.units import duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from tailrace.flow import Graph
     from tailrace.policy.scaling.sizing import Limits
     from tailrace.profile.batch import BatchMeasure
+    from tailrace.profile.stall import Stall
     from tailrace.spark.flow import Flow
     from tailrace.spark.sources import Opened
 
@@ -98,6 +101,7 @@ class Run:
             self._turn = threading.Lock()
             self._ended = False
             self._restarts_ms: list[float] = []
+            self._stalls: tuple[Stall, ...] = ()
             self._switch = None if plan or flow.backend != AUTO else Switch(self._job, graph, flow)
             start = self._kept(plan(graph)) if plan else self._plan_on(self._first_backend())
             self._checkpoint.prepare(start.partitions)
@@ -217,9 +221,11 @@ class Run:
                 return plan
             other_tasks = self._other_tasks(plan)
             began = time.monotonic()
-            self._backend.stop()
+            self._backend.stop(math.inf)
             if self._backend.failure is None:
                 self._restarts_ms += self._backend.restarts_ms
+                self._notes += self._backend.notes()
+                self._stalls += self._backend.stalls.found
                 self._launch(plan, self.controller.log, other_tasks)
                 with suppress(TailraceError):  # it is the failure of the new backend, and told
                     self._backend.start()
@@ -279,6 +285,7 @@ class Run:
             measured,
             opened.partitions,
             token_bytes(16) if flow.redact else None,
+            flow.stall_ms / 1e3,
         )
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -299,17 +306,27 @@ class Run:
             left = None if left is None else left - step
             yield
 
-    def stop(self) -> Report:
+    def hurry(self, within: str | float = 0.0) -> None:
+        """Wait no longer than this for the batch at hand, from now on, when the run is stopped."""
+        self._backend.hurry(duration_ms(within) / 1e3)
+
+    def stop(self, within: str | float | None = None) -> Report:
         """Finish the batch at hand, end, and report.
+
+        A batch that has not ended ``within`` that time is given up, which the report says: a start
+        from the same checkpoint repeats it. Without it the flow's own ``stop_within`` counts.
 
         Raises:
             TailraceError: If the flow had failed; its ``report`` is what was measured until then.
         """
+        within_ms = self.flow.stop_within_ms if within is None else duration_ms(within)
+        within_s = self._backend.STOP_WITHIN_S if within_ms is None else within_ms / 1e3
+        self._backend.hurry(within_s)  # also where it is being stopped for the other one
         with self._turn:
             self._ended = True
         if self._switch is not None:
             self._switch.close()
-        self._backend.stop()
+        self._backend.stop(within_s)
         with self._held:
             report = self.report()
         failure = self._backend.failure
@@ -328,6 +345,7 @@ class Run:
             restarts_ms=(*self._restarts_ms, *self._backend.restarts_ms),
             notes=(*self._notes, *self._backend.notes()),
             failure=self._backend.failure,
+            stalls=(*self._stalls, *self._backend.stalls.found),
         )
 
 

@@ -162,7 +162,7 @@ def run(
         with _naming_the_line():
             plan = unchained if plain else None
             running = flow.start(spark, plan=plan, after_restore=after_restore)
-        with ctrl_c() as asked_to_end:
+        with ctrl_c(running.hurry) as asked_to_end:
             _watch(running, seconds, asked_to_end)
             return running.stop()
 

@@ -241,8 +241,9 @@ class Compilation:
     ``state_directory`` is where keyed steps keep their state. With a ``beacon`` the steps are
     compiled for real-time mode: they report as they run, and records bear the time of their
     arrival in a column that the pipeline does not see. ``redaction`` is the secret that keys are
-    hidden by, where neither they nor records may be shown. ``key_types`` gathers, without a plan,
-    the Spark types of the columns that keyed steps are keyed by.
+    hidden by, where neither they nor records may be shown, ``watched`` where steps that hang are
+    heard of in micro-batches. ``key_types`` gathers, without a plan, the Spark types of the columns
+    that keyed steps are keyed by.
     """
 
     plan: Plan | None = None
@@ -252,6 +253,7 @@ class Compilation:
     beacon: Beacon | None = None
     state_directory: Path | None = None
     redaction: bytes | None = None
+    watched: Beacon | None = None
     applied: list[Apply] = field(default_factory=list)
     key_types: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _made: dict[int, tuple[DataFrame, DataFrame, tuple[Link, ...]]] = field(default_factory=dict)
@@ -284,6 +286,7 @@ class Compilation:
             self.beacon,
             tagged=TAG in base.columns,
             redaction=self.redaction,
+            watched=self.watched or self.beacon,
         )
         result = self._run(base, chain, _parsed(apply.step))
         if self.made_of is not None:
