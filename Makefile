@@ -67,9 +67,10 @@ bench-scale: setup
 elastic: setup
 	$(BIN)/python tests/spark/elastic.py 20 1
 
-# A Kafka broker on loopback, until Ctrl-C; its address is printed.
+# A Kafka broker on loopback, until Ctrl-C; docs/kafka.md says what to do with it.
+PORT ?= 9092
 kafka: setup
-	$(BIN)/python -m tailrace.bench.broker
+	$(BIN)/python -m tailrace.bench.broker --port $(PORT)
 
 # An hour of real-time mode with state: does anything grow?
 soak: setup

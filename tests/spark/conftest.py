@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.bench.broker import Broker
-from tailrace.bench.jars import connector_jars
 from tailrace.errors import EnvironmentUnfit
-from tailrace.spark.settings import JAR, session
+from tailrace.spark import connector
+from tailrace.spark.settings import session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one session of the run, with every setting that a flow gets, and Kafka where it is."""
-    shared = session("tests", master="local[4]", settings=with_kafka())
+    shared = session("tests", master="local[4]", kafka=has_kafka())
     yield shared
     shared.stop()
 
@@ -38,11 +38,11 @@ def broker() -> Iterator[Broker]:
         yield shared
 
 
-def with_kafka() -> dict[str, str]:
-    """Spark's Kafka connector; without it the tests that need it are skipped, with the reason."""
+def has_kafka() -> bool:
+    """Whether the connector can be had; tests that need it are skipped else, with the reason."""
     try:
-        jars = [str(jar) for jar in (JAR, *connector_jars())]
+        connector.find()
     except EnvironmentUnfit as error:
         warnings.warn(str(error), stacklevel=1)
-        return {}
-    return {"spark.jars": ",".join(jars), "spark.driver.extraClassPath": ":".join(jars)}
+        return False
+    return True

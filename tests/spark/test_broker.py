@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 from base64 import urlsafe_b64decode
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import psutil
@@ -16,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tailrace.bench import broker as module
 from tailrace.bench import jars
 from tailrace.bench.broker import Broker
-from tailrace.bench.jars import broker_jars, candidates, connector
+from tailrace.bench.jars import broker_jars
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.spark.leash import free_ports
 
@@ -27,31 +26,17 @@ if TYPE_CHECKING:
 
 FAKE_MAVEN = """\
 #!{python}
-import pathlib, re, sys
-said = " ".join(sys.argv)
-place = pathlib.Path(re.search(r"-DoutputDirectory=(\\S+)", said)[1])
-pom = re.search(r"-Dartifact=\\S+:([^:\\s]+):pom", said)
-pair = re.search(r"-Dconnector=(\\S+) -Dtokens=(\\S+)", said)
-has = {has!r}
-if not (pom and pom[1] in [p[0] for p in has] or pair and (pair[1], pair[2]) in has):
-    print("[\\x1b[1mERROR\\x1b[m] Failed to execute: Could not find it -> [Help 1]")
-    sys.exit(1)
-place.mkdir(parents=True, exist_ok=True)
-if pom:
-    parts = [("kafka-clients", "1.2"), ("commons-pool2", "3.4")]
-    text = "".join(f"<artifactId>{{a}}</artifactId>\\n <version>{{v}}</version>" for a, v in parts)
-    (place / "c.pom").write_text(text)
-else:
-    clients, pool = re.search(r"-Dclients=(\\S+) -Dpool=(\\S+)", said).groups()
-    (place / f"clients-{{clients}}-pool-{{pool}}.jar").touch()
+import sys
+print("[\\x1b[1mERROR\\x1b[m] Failed to execute: Could not find it -> [Help 1]")
+sys.exit(1)
 """
 
 
-def maven_that_has(pairs: list[tuple[str, str]], path: Path, patch: pytest.MonkeyPatch) -> None:
-    """Put a Maven on the PATH whose repository holds these connectors and nothing else."""
+def maven_that_has_nothing(path: Path, patch: pytest.MonkeyPatch) -> None:
+    """Put a Maven on the PATH whose repository is empty."""
     fake = path / "bin" / "mvn"
     fake.parent.mkdir()
-    fake.write_text(FAKE_MAVEN.format(python=sys.executable, has=pairs), encoding="utf-8")
+    fake.write_text(FAKE_MAVEN.format(python=sys.executable), encoding="utf-8")
     fake.chmod(0o755)
     patch.setenv("PATH", str(fake.parent))
 
@@ -198,7 +183,7 @@ def test_without_maven_one_sentence_says_what_to_install(
 def test_a_broker_that_maven_has_not_got_is_one_sentence_and_leaves_no_half_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    maven_that_has([], tmp_path, monkeypatch)
+    maven_that_has_nothing(tmp_path, monkeypatch)
     with pytest.raises(EnvironmentUnfit) as refused:
         broker_jars(tmp_path / "lib")
     assert str(refused.value) == (
@@ -206,39 +191,6 @@ def test_a_broker_that_maven_has_not_got_is_one_sentence_and_leaves_no_half_fold
         "or Maven's settings."
     )
     assert list((tmp_path / "lib").iterdir()) == []
-
-
-@pytest.mark.parametrize("first", range(len(candidates())))
-def test_the_connector_is_the_most_preferred_one_that_can_be_had(
-    first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    maven_that_has(list(candidates()[first:]), tmp_path, monkeypatch)
-    had = connector(tmp_path / "lib")
-    assert (had.version, had.tokens) == candidates()[first]
-    assert [jar.name for jar in had.jars] == ["clients-1.2-pool-3.4.jar"]
-    monkeypatch.setenv("PATH", "")
-    assert connector(tmp_path / "lib") == had  # without asking Maven again
-
-
-def test_the_note_names_what_is_not_of_sparks_own_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = version("pyspark")
-    monkeypatch.setattr(jars, "candidates", lambda: ((own, own), ("4.2.0", "4.1.0")))
-    maven_that_has([("4.2.0", "4.1.0")], tmp_path, monkeypatch)
-    assert connector(tmp_path / "lib").note == (
-        f"Spark {own} runs with the Kafka connector of Spark 4.2.0 and the Kafka token provider "
-        "of Spark 4.1.0: its own could not be had from Maven."
-    )
-    assert jars.Connector(own, own, ()).note is None
-
-
-def test_without_any_connector_one_sentence_gives_mavens_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    maven_that_has([], tmp_path, monkeypatch)
-    with pytest.raises(EnvironmentUnfit, match=r"cannot be had from Maven \(Could not find it\)"):
-        connector(tmp_path / "lib")
 
 
 def test_ports_that_are_taken_are_passed_over() -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import importlib
 import socket
+import threading
 from collections import Counter
+from contextlib import contextmanager
 from itertools import count, product
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
+from tailrace.bench import broker as brokers
 from tailrace.errors import EnvironmentUnfit, InputError
-from tailrace.spark import kafka
-from tailrace.spark.sources import most_records
+from tailrace.spark import connector, kafka, sinks
+from tailrace.spark.flow import Flow
+from tailrace.spark.settings import session
+from tailrace.spark.sources import most_records, replay
 from tailrace.spark.step import step
 
 from .flows import Running, observed
-from .support import by_value, until
+from .support import by_value, even_trace, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
 needs_spark = pytest.mark.spark
 by_value(__name__)
 
+admin: Any = importlib.import_module("confluent_kafka.admin")  # its types leave most of it out
 SOMEWHERE = "127.0.0.1:9092"
 RECORDS = 400
 
@@ -39,7 +46,7 @@ def _connected(request: pytest.FixtureRequest) -> None:
     """Skip what needs the connector where it cannot be had."""
     if "spark" in request.fixturenames:
         try:
-            kafka.require_connector(request.getfixturevalue("spark"))
+            connector.require_connector(request.getfixturevalue("spark"))
         except EnvironmentUnfit as unfit:
             pytest.skip(str(unfit))
 
@@ -222,39 +229,155 @@ def test_a_batch_that_is_written_again_is_sent_again(
 
 
 @needs_spark
-def test_a_topic_that_is_not_there_is_said_before_a_query_starts(
-    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_topic_to_read_that_is_not_there_is_said_before_a_query_starts(
+    spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kafka, "ASK_MS", 1_000)
-    with pytest.raises(EnvironmentUnfit, match=r"does not give the topic 'misspelt' \(.+\): "):
+    with pytest.raises(EnvironmentUnfit) as refused:
         opened(spark, broker, "misspelt", tmp_path)
+    assert str(refused.value) == (
+        f"Kafka at {broker.servers} has no topic 'misspelt': create the topic, or mend its name."
+    )
 
 
 @needs_spark
-def test_a_server_that_accepts_and_never_answers_is_not_waited_for(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_topic_to_send_to_that_is_neither_there_nor_created_is_said_before_a_query_starts(
+    spark: SparkSession, broker: Broker
 ) -> None:
-    monkeypatch.setattr(kafka, "ASK_MS", 500)
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        source = kafka.source(f"127.0.0.1:{mute.getsockname()[1]}", "any")
-        with pytest.raises(EnvironmentUnfit, match=r"does not give the topic 'any'"):
-            source.open(spark, tmp_path)
+    with pytest.raises(EnvironmentUnfit) as refused:
+        kafka.sink(broker.servers, "misspelt").prepare(spark, "one")
+    assert str(refused.value) == (
+        f"Kafka at {broker.servers} has no topic 'misspelt' and does not create it: create the "
+        "topic, or mend its name."
+    )
+
+
+@pytest.fixture(scope="module")
+def generous_and_strict() -> Iterator[Broker]:
+    """A broker that creates the topics that are sent to, and denies those that are forbidden."""
+    usual = brokers._properties
+    more = {
+        "auto.create.topics.enable": "true",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    lines = "".join(f"{name}={value}\n" for name, value in more.items())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(brokers, "_properties", lambda *given: usual(*given) + lines)
+        try:
+            started = brokers.Broker()
+        except EnvironmentUnfit as unfit:
+            pytest.skip(str(unfit))
+        with started:
+            yield started
+
+
+@needs_spark
+def test_a_broker_that_creates_topics_creates_the_one_of_a_sink(
+    spark: SparkSession, generous_and_strict: Broker
+) -> None:
+    kafka.sink(generous_and_strict.servers, "new").prepare(spark, "one")
+    client = admin.AdminClient({"bootstrap.servers": generous_and_strict.servers})
+    until(lambda: "new" in client.list_topics(timeout=10).topics, "the topic is there")
+
+
+@needs_spark
+@pytest.mark.parametrize("way", ["source", "sink"])
+def test_a_topic_that_this_user_is_denied_is_named(
+    way: str, spark: SparkSession, generous_and_strict: Broker, tmp_path: Path
+) -> None:
+    servers, topic = generous_and_strict.servers, f"denied-{way}"
+    generous_and_strict.create_topic(topic)
+    forbid(servers, topic)
+    with pytest.raises(EnvironmentUnfit) as refused:
+        use(way, servers, topic, spark, tmp_path)
+    assert str(refused.value) == (
+        f"Kafka at {servers} denies this user the topic '{topic}': have the right to it granted, "
+        "or mend the credentials in the options."
+    )
+
+
+def use(way: str, servers: str, topic: str, spark: SparkSession, path: Path) -> None:
+    """What a flow does with its source, or with its sink, before it starts."""
+    if way == "source":
+        kafka.source(servers, topic).open(spark, path)
+    else:
+        kafka.sink(servers, topic).prepare(spark, "one")
+
+
+def forbid(servers: str, topic: str) -> None:
+    """Deny everyone everything about a topic, and wait until that holds."""
+    client = admin.AdminClient({"bootstrap.servers": servers})
+    rule = admin.AclBinding(
+        admin.ResourceType.TOPIC,
+        topic,
+        admin.ResourcePatternType.LITERAL,
+        "User:ANONYMOUS",
+        "*",
+        admin.AclOperation.ALL,
+        admin.AclPermissionType.DENY,
+    )
+    for done in client.create_acls([rule]).values():
+        done.result(60)
+    until(lambda: topic not in client.list_topics(timeout=10).topics, f"{topic} is hidden")
 
 
 @needs_spark
 def test_a_session_without_the_connector_is_told_how_to_get_it(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka, "FORMAT", "kafka-of-nobody")
-    coordinates = f"spark-sql-kafka-0-10_2.13:{spark.version}"
-    with pytest.raises(EnvironmentUnfit, match=f"no Kafka connector: .*{coordinates}"):
+    monkeypatch.setattr(connector, "FORMAT", "kafka-of-nobody")
+    with pytest.raises(EnvironmentUnfit, match=r"begin with tailrace.session\(kafka=True\)"):
         kafka.sink(SOMEWHERE, "results").prepare(spark, "one")
+    with pytest.raises(EnvironmentUnfit, match=r"begin with tailrace.session\(kafka=True\)"):
+        session(kafka=True)
+
+
+def test_a_flow_knows_whether_a_session_for_it_needs_the_connector() -> None:
+    reads, sends = kafka.source(SOMEWHERE, "in"), kafka.sink(SOMEWHERE, "out")
+    load, nothing = replay(even_trace(1, 1.0)), sinks.discard()
+    assert Flow("f", reads, double, nothing).uses_kafka
+    assert Flow("f", load, double, sends).uses_kafka
+    assert Flow("f", load, double, {"a": nothing, "b": sends}).uses_kafka
+    assert Flow("f", load, double, nothing, dead_letters=sends).uses_kafka
+    assert not Flow("f", load, double, nothing).uses_kafka
+
+
+# --- addresses ---------------------------------------------------------------------------------
 
 
 def nobody() -> str:
-    """An address where nobody listens, just given back."""
+    """An address where nothing listens, just given back."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
         return f"127.0.0.1:{gone.getsockname()[1]}"
+
+
+@contextmanager
+def answering(answer: Callable[[bytes], bytes | None]) -> Iterator[str]:
+    """A server that answers the first bytes of a connection; None keeps it waiting."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        over = threading.Event()
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                said = answer(connection.recv(64))
+                if said is None:
+                    over.wait(60)
+                else:
+                    connection.sendall(said)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            over.set()
+            thread.join()
+
+
+def as_kafka(asked: bytes) -> bytes:
+    """The head of Kafka's answer: a length, and the number that the question bears."""
+    return b"\0\0\0\x06" + asked[8:12] + b"\0\0"
 
 
 def test_a_kafka_that_is_down_is_named_with_its_address() -> None:
@@ -266,9 +389,56 @@ def test_a_kafka_that_is_down_is_named_with_its_address() -> None:
     )
 
 
+def test_a_host_that_has_no_address_is_named() -> None:
+    with pytest.raises(
+        EnvironmentUnfit,
+        match=r"^Kafka cannot be reached \(no.such.invalid:9092: .+\): start it, or",
+    ):
+        kafka.require_reachable("no.such.invalid:9092")
+
+
+@pytest.mark.parametrize("said", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_server_that_accepts_and_does_not_answer_as_kafka_is_named(
+    said: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "ANSWER_S", 0.5)
+    with answering(lambda _: said) as address, pytest.raises(EnvironmentUnfit) as refused:
+        kafka.require_reachable(address)
+    assert str(refused.value) == (
+        f"Kafka cannot be reached ({address}: what listens there does not answer as Kafka does): "
+        "start it, or mend the address."
+    )
+
+
 def test_one_server_of_several_is_enough() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as up:
-        kafka.require_reachable(f"{nobody()}, 127.0.0.1:{up.getsockname()[1]}")
+    with answering(as_kafka) as up:
+        kafka.require_reachable(f"{nobody()}, {up}")
+
+
+def test_a_server_behind_tls_is_not_asked_in_clear() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        kafka.require_reachable(address, {"kafka.security.protocol": "SASL_SSL"})
+
+
+@needs_spark
+@pytest.mark.parametrize("way", ["source", "sink"])
+def test_a_flow_asks_before_it_starts_whether_kafka_is_there(
+    way: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    address = nobody()
+    with pytest.raises(EnvironmentUnfit, match=rf"Kafka cannot be reached \({address}: "):
+        use(way, address, "any", spark, tmp_path)
+
+
+def test_what_an_option_says_is_never_shown() -> None:
+    secret = {"kafka.sasl.jaas.config": 'username="u" password="hunter2";'}
+    for made in (
+        kafka.source(SOMEWHERE, "topic", options=secret),
+        kafka.sink(SOMEWHERE, "topic", options=secret),
+    ):
+        assert "hunter2" not in repr(made)
+        assert f"{SOMEWHERE}" in repr(made)
 
 
 @pytest.mark.parametrize("servers", ["", "host", "host:", ":9092", "host:0", "host:70000", "a:1,"])

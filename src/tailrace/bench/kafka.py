@@ -18,12 +18,11 @@ import numpy as np
 from rich.table import Table
 
 from tailrace.bench.broker import Broker
-from tailrace.bench.jars import connector_jars
 from tailrace.bench.machine import described
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark import kafka
 from tailrace.spark.flow import Flow
-from tailrace.spark.settings import JAR, session
+from tailrace.spark.settings import session
 from tailrace.spark.step import keyed_step, step
 
 if TYPE_CHECKING:
@@ -73,9 +72,7 @@ def pipeline(records: DataFrame) -> DataFrame:
 def measure(*, quick: bool) -> dict[str, Any]:
     """Run both batch lengths in one session, one after the other."""
     seconds = 20.0 if quick else 60.0
-    jars = [str(jar) for jar in (JAR, *connector_jars())]
-    paths = {"spark.jars": ",".join(jars), "spark.driver.extraClassPath": ":".join(jars)}
-    spark = session("bench-kafka", master="local[4]", settings=paths)
+    spark = session("bench-kafka", master="local[4]", kafka=True)
     try:
         with Broker() as broker:
             batches = [_turn(spark, broker, recovery_s, seconds) for recovery_s in (5, 60)]

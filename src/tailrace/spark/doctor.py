@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from tailrace.errors import EnvironmentUnfit
 from tailrace.masking import masked
 from tailrace.spark import selftest
-from tailrace.spark.java import require_java
-from tailrace.spark.settings import EXTENSION, JAR, Finding, conf_of, findings, session
+from tailrace.spark.java import JAR, require_java
+from tailrace.spark.settings import EXTENSION, Finding, conf_of, findings, session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,8 +29,9 @@ from pyspark.sql import DataFrame
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark.chain import Chain
 from tailrace.spark.failures import told
+from tailrace.spark.java import JAR
 from tailrace.spark.link import Link
-from tailrace.spark.settings import JAR, conf_of
+from tailrace.spark.settings import conf_of
 from tailrace.spark.sinks import compute
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from tailrace.policy.scaling.choice import DEFAULT, scaler_of
 from tailrace.policy.scaling.sizing import Limits
 from tailrace.spark.beacon import STALL_S
 from tailrace.spark.interrupt import ctrl_c
+from tailrace.spark.kafka import uses_kafka
 from tailrace.spark.run import Run
 from tailrace.spark.settings import session
 from tailrace.spark.sinks import as_sink
@@ -136,6 +137,11 @@ class Flow:
         self.stop_within_ms = None if stop_within is None else duration_ms(stop_within)
         self.constraints: tuple[Constraint, ...] = ()
 
+    @property
+    def uses_kafka(self) -> bool:
+        """Whether a session for the flow needs Spark's Kafka connector."""
+        return uses_kafka(self.source, *self.sinks.values(), self.dead_letters)
+
     def keep(
         self,
         *,
@@ -159,7 +165,8 @@ class Flow:
     def graph(self, spark: SparkSession | None = None) -> Graph:
         """The graph of named steps, traced from the pipeline. Nothing is executed."""
         with tempfile.TemporaryDirectory(prefix="tailrace-") as directory:
-            opened = open_source(self.source, self.arrived, spark or session(), Path(directory))
+            spark = spark or session(kafka=self.uses_kafka)
+            opened = open_source(self.source, self.arrived, spark, Path(directory))
             return trace(self.pipeline, opened.frame)
 
     def start(
@@ -180,9 +187,8 @@ class Flow:
         copy was put in place: batches in its output that the checkpoint does not know are set
         aside, and their records are read and computed again. Without it such a start is refused.
         """
-        return Run(
-            self, spark or session(), plan, measured, on_measure, after_restore=after_restore
-        )
+        used = spark or session(kafka=self.uses_kafka)
+        return Run(self, used, plan, measured, on_measure, after_restore=after_restore)
 
     def run(
         self,

@@ -1,4 +1,4 @@
-"""Finds the Java that Spark will start, before Spark fails to, and knows when it has ended."""
+"""Finds the Java that Spark will start, before Spark fails to; our own part of it; its end."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tailrace.errors import EnvironmentUnfit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+JAR = Path(__file__).with_name("tailrace.jar")
+"""The part of Tailrace that runs in the JVM."""
 
 OLDEST = 17
 """The oldest Java that Spark 4 runs on."""

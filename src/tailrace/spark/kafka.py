@@ -1,21 +1,23 @@
 """Kafka as the source and as the sink of a flow, by Spark's own connector.
 
-The connector is not part of PySpark; a session gets it when it is built (``spark.jars.packages``).
-What is wrong with it, with the address or with the topic is said before a query starts: Spark
-itself would say so a minute later, and at length.
+The connector is not part of PySpark; ``connector.py`` finds it, and a session gets it when it is
+built. What is wrong with the address or with the topic is said before a query starts: Spark itself
+would say so a minute later, and at length.
 """
 
 from __future__ import annotations
 
 import re
 import socket
+import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException
 
 from tailrace.errors import EnvironmentUnfit, InputError
+from tailrace.masking import masked
+from tailrace.spark.connector import FORMAT, require_connector
 from tailrace.spark.sources import Opened
 
 if TYPE_CHECKING:
@@ -28,10 +30,11 @@ if TYPE_CHECKING:
 
     from tailrace.spark.sinks import Publish
 
-FORMAT = "kafka"
-CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 CONNECT_S = 3.0
 """How long a server may take to accept a connection."""
+
+ANSWER_S = 5.0
+"""How long a server may take to answer the first question."""
 
 ASK_MS = 10_000
 """How long Kafka may take to say where a topic ends, before a query starts."""
@@ -52,6 +55,12 @@ _OURS = frozenset(
 )
 """Options that the arguments of a source or a sink stand for, as Spark compares them."""
 
+_PROTOCOL = "kafka.security.protocol"
+_PRODUCER = "org.apache.kafka.clients.producer.KafkaProducer"
+_API_VERSIONS = 18
+_NUMBER = 7261
+"""Any number: a Kafka repeats the one that it was asked with."""
+
 _PROMPT = {"kafka.linger.ms": "0"}
 """A record is sent when it is there, and others only join it while the one before is under way.
 That has been the default until Kafka 4, whose clients wait 5 ms for company."""
@@ -64,13 +73,14 @@ class KafkaSource:
     The columns are ``key`` and ``value`` (as text), ``topic``, ``partition``, ``offset`` and
     ``timestamp``. A record arrived at its timestamp: when it was sent, or, for a topic with
     ``message.timestamp.type=LogAppendTime``, when the broker had it. ``options`` are further ones
-    of the connector's, such as ``kafka.security.protocol``.
+    of the connector's, such as ``kafka.security.protocol``; they are never shown, since some are
+    passwords.
     """
 
     servers: str
     topic: str
     starting: str = "latest"
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read."""
@@ -93,8 +103,8 @@ class KafkaSource:
     def open(self, spark: SparkSession, directory: Path) -> Opened:  # noqa: ARG002 - as a source's
         """Make sure that the topic is there, and read from it."""
         require_connector(spark)
-        require_reachable(self.servers)
-        partitions = _partitions(spark, self)
+        require_reachable(self.servers, self.options)
+        partitions = _partitions(spark, self.servers, self.topic, self.options)
         reader = spark.readStream.format(FORMAT).options(**self.reader_options())
         return Opened(reader.load().selectExpr(*COLUMNS), "timestamp", partitions or None)
 
@@ -105,23 +115,26 @@ class KafkaSink:
 
     Every record is sent at least once. A batch that is done again after a crash is sent again:
     Kafka has no place where Spark could leave the number of the batch. Whoever reads the topic
-    tells a repeated record by what is in it. A topic that is missing may be one that the broker
-    creates when it is first sent to, so it is no error at the start; where the broker does not,
-    the first batch fails after ``kafka.max.block.ms`` (60 s).
+    tells a repeated record by what is in it. A topic that is missing is created where the broker
+    creates topics that are sent to, and refused at the start where it does not.
     """
 
     servers: str
     topic: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be written to."""
         _check(self.servers, self.topic, self.options)
 
     def prepare(self, spark: SparkSession, identity: str) -> None:  # noqa: ARG002 - Sink's signature
-        """Make sure that there is a Kafka to send to."""
+        """Make sure that there is a Kafka to send to, and the topic."""
         require_connector(spark)
-        require_reachable(self.servers)
+        require_reachable(self.servers, self.options)
+        try:
+            _partitions(spark, self.servers, self.topic, self.options)
+        except _Missing:
+            _require_created(spark, self)
 
     def check(self, schema: StructType) -> None:
         """Refuse records that Kafka has no place for; known as soon as the flow is traced."""
@@ -167,58 +180,124 @@ def sink(servers: str, topic: str, *, options: Mapping[str, str] | None = None) 
     return KafkaSink(servers, topic, options or {})
 
 
-def require_connector(spark: SparkSession) -> None:
-    """Refuse a session that has not got Spark's Kafka connector."""
-    try:
-        spark.read.format(FORMAT).options(subscribe="any", **_nowhere()).load()
-    except (AnalysisException, Py4JJavaError) as error:
-        raise EnvironmentUnfit(
-            "This session has no Kafka connector: build it with spark.jars.packages="
-            f"{CONNECTOR}:{spark.version}, or the newest earlier version that can be had."
-        ) from error
+def uses_kafka(*parts: object) -> bool:
+    """Whether any of these sources and sinks is Kafka, so that a session needs the connector."""
+    return any(isinstance(part, KafkaSource | KafkaSink) for part in parts)
 
 
-def require_reachable(servers: str) -> None:
-    """Refuse an address where nobody listens; one server of several is enough."""
+def require_reachable(servers: str, options: Mapping[str, str] | None = None) -> None:
+    """Refuse an address where no Kafka answers; one server of several is enough."""
+    protocol = {name.lower(): value for name, value in (options or {}).items()}.get(_PROTOCOL, "")
     refusals = []
     for host, port in _addresses(servers):
         try:
-            socket.create_connection((host, port), timeout=CONNECT_S).close()
+            with socket.create_connection((host, port), timeout=CONNECT_S) as connection:
+                if "SSL" in protocol.upper() or _answers(connection):
+                    return
+            refusals.append(f"{host}:{port}: what listens there does not answer as Kafka does")
         except OSError as error:
             refusals.append(f"{host}:{port}: {error.strerror or error}")
-        else:
-            return
     raise EnvironmentUnfit(
         f"Kafka cannot be reached ({'; '.join(refusals)}): start it, or mend the address."
     )
 
 
-def _partitions(spark: SparkSession, wanted: KafkaSource) -> int:
+def _answers(connection: socket.socket) -> bool:
+    """Ask which requests the other side knows, which a Kafka answers before anything else."""
+    connection.settimeout(ANSWER_S)
+    try:
+        connection.sendall(struct.pack(">ihhih", 10, _API_VERSIONS, 0, _NUMBER, -1))
+        with connection.makefile("rb") as answer:
+            return answer.read(8)[4:] == struct.pack(">i", _NUMBER)
+    except OSError:
+        return False
+
+
+def _partitions(spark: SparkSession, servers: str, topic: str, options: Mapping[str, str]) -> int:
     """Ask for the partitions of a topic, through Spark and so with all that a query asks with."""
     quick = {
         "kafka.default.api.timeout.ms": str(ASK_MS),
         "kafka.request.timeout.ms": str(ASK_MS // 2),
         "fetchOffset.numRetries": "1",
     }
-    options = {**quick, **wanted.reader_options(), "startingOffsets": "earliest"}
-    batch = spark.read.format(FORMAT).options(**options).load()
+    place = {"kafka.bootstrap.servers": servers, "subscribe": topic}
+    batch = spark.read.format(FORMAT).options(**{**quick, **options, **place}).load()
     try:
         return int(batch._jdf.queryExecution().toRdd().getNumPartitions())
     except Py4JJavaError as error:
-        reason = _deepest(str(error.java_exception))
-        raise EnvironmentUnfit(
-            f"Kafka at {wanted.servers} does not give the topic '{wanted.topic}' ({reason}): "
-            "create the topic, or mend its name or the address."
-        ) from error
+        raise _refusal(servers, topic, str(error.java_exception)) from error
+
+
+class _Missing(EnvironmentUnfit):
+    """There is no such topic."""
+
+
+def _refusal(servers: str, topic: str, said: str) -> EnvironmentUnfit:
+    """Why Kafka does not give a topic, from the names that its client gives the reasons."""
+    if "UnknownTopicOrPartition" in said:
+        return _Missing(
+            f"Kafka at {servers} has no topic '{topic}': create the topic, or mend its name."
+        )
+    if "AuthorizationException" in said:
+        return EnvironmentUnfit(
+            f"Kafka at {servers} denies this user the topic '{topic}': have the right to it "
+            "granted, or mend the credentials in the options."
+        )
+    if "AuthenticationException" in said:
+        return EnvironmentUnfit(
+            f"Kafka at {servers} refuses the credentials ({_deepest(said)}): mend them in the "
+            "options."
+        )
+    return EnvironmentUnfit(
+        f"Kafka at {servers} does not give the topic '{topic}' ({_deepest(said)}): mend that, or "
+        "the options."
+    )
 
 
 def _deepest(said: str) -> str:
-    return re.sub(r"^(?:[\w.$]+(?:Exception|Error): )+", "", said).strip().rstrip(".")
+    first = said.strip().partition("\n")[0]
+    return masked(re.sub(r"^(?:[\w.$]+(?:Exception|Error): )+", "", first).strip().rstrip("."))
 
 
-def _nowhere() -> dict[str, str]:
-    """Loading a topic touches no server until it is read; the connector only wants an address."""
-    return {"kafka.bootstrap.servers": "127.0.0.1:9"}
+def _require_created(spark: SparkSession, sink: KafkaSink) -> None:
+    """Have a broker that creates topics when they are first sent to create this one, or refuse.
+
+    A producer asks for a topic in the way that creates it. Asking here takes seconds; the first
+    batch would ask for a minute (``kafka.max.block.ms``) and fail with pages.
+    """
+    settings = {**sink.stream_options(), "kafka.max.block.ms": str(ASK_MS // 2)}
+    producer = _producer(spark, settings)
+    try:
+        producer.partitionsFor(sink.topic)
+    except Py4JJavaError as error:
+        said = str(error.java_exception)
+        if "TimeoutException" not in said:
+            raise _refusal(sink.servers, sink.topic, said) from error
+        raise EnvironmentUnfit(
+            f"Kafka at {sink.servers} has no topic '{sink.topic}' and does not create it: create "
+            "the topic, or mend its name."
+        ) from error
+    finally:
+        producer.close()
+
+
+def _producer(spark: SparkSession, options: Mapping[str, str]) -> Any:
+    """A producer of Kafka's Java client, wherever the session has that from."""
+    context: Any = spark.sparkContext
+    jvm = context._jvm
+    settings = {
+        name.removeprefix("kafka."): value
+        for name, value in options.items()
+        if name.startswith("kafka.")
+    }
+    serializer = "org.apache.kafka.common.serialization.ByteArraySerializer"
+    settings |= {"key.serializer": serializer, "value.serializer": serializer}
+    kind = jvm.org.apache.spark.util.Utils.classForName(_PRODUCER, True, False)
+    types = context._gateway.new_array(jvm.java.lang.Class, 1)
+    types[0] = jvm.java.lang.Class.forName("java.util.Map")
+    values = context._gateway.new_array(jvm.java.lang.Object, 1)
+    values[0] = jvm.java.util.HashMap(settings)
+    return kind.getConstructor(types).newInstance(values)
 
 
 def _check(servers: str, topic: str, options: Mapping[str, str]) -> None:

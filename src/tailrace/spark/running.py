@@ -183,7 +183,7 @@ def repartition(
 def _session_for(flow: Flow, **how: Any) -> Iterator[SparkSession]:
     """A session of a flow's own, which ends with the block, unless one is running already."""
     borrowed = SparkSession.getActiveSession() is not None
-    spark = session(flow.name, **how)
+    spark = session(flow.name, kafka=flow.uses_kafka, **how)
     _hush(spark)
     try:
         yield spark

@@ -21,14 +21,14 @@ from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
 from tailrace.masking import NAMES, masked, masked_value
 from tailrace.policy.scaling.sizing import Limits
 from tailrace.spark import access, archive
-from tailrace.spark.java import require_java
+from tailrace.spark.connector import require_connector, with_connector
+from tailrace.spark.java import JAR, require_java
 from tailrace.spark.launch import launched
 from tailrace.spark.leash import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-JAR = Path(__file__).with_name("tailrace.jar")
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 STACK = "-Xss16m"
@@ -148,6 +148,7 @@ def session(
     settings: Mapping[str, str] | None = None,
     plain: bool = False,
     executors: tuple[int, int] | None = None,
+    kafka: bool | str | Path = False,
 ) -> SparkSession:
     """A Spark session that is fit for low latency.
 
@@ -157,9 +158,13 @@ def session(
     and win over ours. A ``plain`` session has none of ours: it is what Spark gives by default,
     for comparison. With ``executors=(least, most)`` a session on a cluster begins with the least
     of them, of one core each unless ``settings`` say otherwise, and leaves their number to flows.
+    With ``kafka=True`` it has Spark's Kafka connector, which is looked for in the cache and by
+    Maven coordinates; ``kafka="folder"`` names a folder that has its jars.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
+        if kafka:
+            require_connector(running)
         return running
     if master is not None and not _MASTER.fullmatch(master):
         raise InputError(
@@ -185,6 +190,8 @@ def session(
         settings = {**settings, **archive.options(settings)}
         settings = {**access.settings(master), **settings}
     chosen = {**ours, **_plumbing(), **settings, "spark.master": master, "spark.app.name": app}
+    if kafka:
+        chosen = with_connector(chosen, kafka)
     builder = SparkSession.builder
     for key, value in chosen.items():
         builder = builder.config(key, value)
@@ -193,10 +200,21 @@ def session(
             built = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise _not_started(str(error)) from error
+    if kafka:
+        _require_or_stop(built)
     if elastic:
         inside: Any = built.sparkContext
         inside._jvm.tailrace.Fleet.takeOver(inside._jsc.sc())
     return built
+
+
+def _require_or_stop(built: SparkSession) -> None:
+    """End a session that has no connector after all: one that took over a JVM built without it."""
+    try:
+        require_connector(built)
+    except EnvironmentUnfit:
+        built.stop()
+        raise
 
 
 def few_executors(least: int, most: int, cores: int) -> dict[str, str]:
