@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JAR := src/tailrace/spark/tailrace.jar
 
-.PHONY: setup demo test test-spark test-rest check bench bench-predict bench-scale elastic kafka soak lock clean
+.PHONY: setup demo test test-spark test-rest check bench bench-predict bench-scale chaos nightly elastic kafka soak lock clean
 
 setup: .venv/ready $(JAR)
 
@@ -62,6 +62,16 @@ bench-scale: setup
 	$(BIN)/tailrace bench scale --keep out/scale.jsonl --out bench/results/scale.json
 	$(BIN)/tailrace bench stela --out bench/results/stela.json
 	$(BIN)/python docs/figures.py
+
+# 300 faults over six flows: exact, or refused in one sentence. It goes on where it was interrupted.
+chaos: setup
+	$(BIN)/python -m tests.chaos --faults 300 --seed 1 --keep out/chaos.jsonl
+
+# A few hours: what is too long for every change. Damaged files, mutated input, faults, moves.
+nightly: setup
+	$(BIN)/python -m tests.fuzz.files --cases 100000 --seed 1
+	$(BIN)/python -m tests.fuzz.outside --cases 100000 --seed 1 --jobs 2
+	$(MAKE) --no-print-directory elastic chaos
 
 # Twenty moves and kills of executors under two flows: nothing is lost or counted twice.
 elastic: setup

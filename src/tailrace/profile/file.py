@@ -66,10 +66,10 @@ def save(profile: Profile, path: str | os.PathLike[str]) -> None:
         EnvironmentUnfit: If there is no room for it.
     """
     place = Path(path)
+    if place.is_dir():
+        raise InputError(f"{place} is a directory: name a file in it for the profile.")
     text = json.dumps(as_json(profile), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     try:
-        if place.is_dir():
-            raise InputError(f"{place} is a directory: name a file in it for the profile.")
         place.parent.mkdir(parents=True, exist_ok=True)
         write_text(place, text)
     except OSError as error:
