@@ -104,6 +104,45 @@ def test_a_step_with_partitions_of_its_own_sits_behind_a_live_shuffle(
     assert any("shuffle" in interval["breakdown_ms"] for interval in report.intervals)
 
 
+def test_a_batch_that_finds_too_few_free_slots_waits_for_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Others have them for a moment; behind a shuffle all tasks must run at the same time."""
+
+    def pipeline(records: DataFrame) -> DataFrame:
+        return records.transform(step("a", lambda row: (row.seq, 1), PAIR, scale=(2, 2)))
+
+    files, gate = Files(tmp_path / "out"), tmp_path / "gate"
+
+    def until_the_gate_opens(_: Any) -> None:
+        while not gate.exists():
+            threading.Event().wait(0.05)
+
+    others = threading.Thread(
+        target=lambda: spark.sparkContext.parallelize(range(3), 3).foreach(until_the_gate_opens)
+    )
+    others.start()
+    try:
+        held = spark.sparkContext.statusTracker()
+        until(lambda: _running(held) == 3, "tasks that hold slots")
+        flow = observed(pipeline, files.sink)
+        with Running(spark, flow, plan=plan_on("realtime", None, {"a": 2})) as running:
+            backend: Any = running.run._backend
+            until(lambda: backend._crowded_s, "a batch without slots")
+            gate.touch()
+            until(files.hold(COUNT), "all results")
+            report = running.run.stop()
+    finally:
+        gate.touch()
+        others.join()
+    assert any("Batches that had to wait for free slots: 0" in n for n in report.data["notes"])
+
+
+def _running(tracker: Any) -> int:
+    stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+    return sum(stage.numActiveTasks for stage in stages if stage is not None)
+
+
 # --- measurement -----------------------------------------------------------------------------
 
 

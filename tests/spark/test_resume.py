@@ -263,6 +263,24 @@ def test_a_key_of_another_type_or_column_is_refused(spark: SparkSession, tmp_pat
         flow_at(tmp_path, other).start(spark)
 
 
+def totals_of(kind: str) -> Callable[[DataFrame], DataFrame]:
+    return lambda records: (
+        records.selectExpr(f"cast(seq % {KEYS} as {kind}) as key").groupBy("key").count()
+    )
+
+
+def test_another_type_in_an_aggregation_of_sparks_own_is_said_with_what_to_do(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    run_to_batch(spark, tmp_path, totals_of("int"), 0)
+    before = rows(tmp_path)
+    run = flow_at(tmp_path, totals_of("string")).start(spark)
+    assert run.wait(60)
+    with pytest.raises(FlowFailed, match="give its keys and values the types that they had"):
+        run.stop()
+    assert rows(tmp_path) == before
+
+
 def test_a_renamed_step_is_refused_until_it_says_so(spark: SparkSession, tmp_path: Path) -> None:
     run_to_batch(spark, tmp_path, counting("counts"), 2)
     with pytest.raises(InputError, match=r"formerly='counts'"):

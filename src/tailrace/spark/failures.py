@@ -23,6 +23,9 @@ _WORKER_GONE = re.compile(
 )
 """What the other end of a worker's socket says, depending on what it was about to do."""
 
+_OTHER_SCHEMA = re.compile(r"STATE_STORE_(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE")
+"""What Spark says when an aggregation or the like has changed between two runs."""
+
 _RAISED = {kind.__name__: kind for kind in (StepFailed, FlowFailed, InputError)}
 _OWN = re.compile(rf"tailrace\.errors\.({'|'.join(_RAISED)}): (.+)")
 """What Tailrace itself raised in a worker comes back as text."""
@@ -43,6 +46,13 @@ def explained(error: BaseException | str, *, redact: bool = False) -> TailraceEr
     said = _OWN.search(text)
     if said:
         return _RAISED[said[1]](masked(said[2].strip()))
+    other = _OTHER_SCHEMA.search(text)
+    if other:
+        return FlowFailed(
+            "The checkpoint holds state of one of Spark's own operators for columns of other types "
+            f"than the flow now has ({other[0]}): give its keys and values the types that they "
+            "had, or start with a new checkpoint."
+        )
     if _WORKER_GONE.search(text):
         return FlowFailed(
             "A Python worker ended in the middle of its work, killed or out of memory: see to what "

@@ -20,7 +20,7 @@ from tailrace.state.files import replacing
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from tailrace.spark.sinks import Sink
 
@@ -38,6 +38,11 @@ def put_aside(
     place.parent.mkdir(parents=True, exist_ok=True)
     with replacing(place, place.with_suffix(f".{os.getpid()}.tmp"), flush=True) as file:
         file.write(json.dumps(letters).encode())
+
+
+def frame_of(spark: SparkSession, rows: list[tuple[int, str, str, str]]) -> DataFrame:
+    """Letters, each with its batch, as a frame of one task: a flow may hold the other slots."""
+    return spark.createDataFrame(rows, SCHEMA).coalesce(1)
 
 
 class Letters:
@@ -59,7 +64,7 @@ class Letters:
         for batch in sorted(found):
             letters = [letter for place in found[batch] for letter in json.loads(place.read_text())]
             rows = [(batch, *letter) for letter in letters]
-            sink.write(spark.createDataFrame(rows, SCHEMA), batch)()
+            sink.write(frame_of(spark, rows), batch)()
             for place in found[batch]:
                 place.unlink()
 

@@ -31,7 +31,7 @@ from tailrace.profile.moments import Moments
 from tailrace.profile.stall import Stall
 from tailrace.spark import probe
 from tailrace.spark.backend import Backend, Job, now_us
-from tailrace.spark.letters import SCHEMA
+from tailrace.spark.letters import frame_of
 from tailrace.spark.sinks import Call, OnceSink, compute
 from tailrace.spark.stalls import Phases
 from tailrace.spark.step import Compilation
@@ -297,7 +297,7 @@ class MicroBatch(Backend):
         ]
         if not letters or self.job.dead_letters is None:
             return []
-        frame = self.job.spark.createDataFrame(letters, SCHEMA)
+        frame = frame_of(self.job.spark, letters)
         return [("dead letters", self.job.dead_letters.write(frame, batch_id))]
 
     # --- what was learnt from it -----------------------------------------------------------

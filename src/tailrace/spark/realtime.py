@@ -60,9 +60,13 @@ SILENCE = (
     "missing: tasks send them by UDP to {}, which every executor must be able to reach."
 )
 
-LOST = re.compile(r"ExecutorLostFailure|CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT|Lost executor")
+LOST = re.compile(r"ExecutorLostFailure|Lost executor")
 """What Spark says of a batch that lost an executor. It repeats tasks of micro-batches by itself;
 the tasks of a real-time batch hand records to each other and can only be repeated together."""
+
+CROWDED = "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT"
+"""What it says of a batch that finds too few free slots: since an executor was lost, or since other
+flows of the session have them for a moment."""
 
 LOSSES = 3
 """How often in a row a batch may lose an executor before the flow is taken to be at fault."""
@@ -72,6 +76,9 @@ SLOTS_S = 60.0
 
 TICK_MS = 20.0
 """How often a keyed step that may set timers is told that time passes while no records come."""
+
+CROWDED_PAUSE_S = 1.0
+"""How long a batch that found too few free slots waits before it is begun again."""
 
 LOOK_S = 0.2
 """How often the slots of a cluster are counted while they are waited for."""
@@ -105,6 +112,7 @@ class RealTime(Backend):
         self._letters = Letters(job.directory / "letters", committed)
         self._published = -1
         self._losses: list[int] = []
+        self._crowded_s: dict[int, float] = {}
         self._begun_s = 0.0
         self._silent_s = 0.0
 
@@ -116,6 +124,9 @@ class RealTime(Backend):
         if self._losses:
             batches = ", ".join(str(batch) for batch in self._losses)
             found.append(f"Executors were lost and their batches repeated: {batches}.")
+        if self._crowded_s:
+            batches = ", ".join(str(batch) for batch in self._crowded_s)
+            found.append(f"Batches that had to wait for free slots: {batches}.")
         return tuple(found)
 
     def _hear(self, said: Sighting | Stretch | Stall) -> None:
@@ -142,18 +153,24 @@ class RealTime(Backend):
     # --- the life of the query -------------------------------------------------------------
 
     def _is_mended_by_a_start(self, error: str) -> bool:
-        """A lost executor is replaced, and the batch at hand repeated on what is there then."""
-        if not LOST.search(error):
-            return False
-        batch = self._at_hand()
-        if self._losses.count(batch) >= LOSSES:
+        """A lost executor is replaced, and the batch at hand repeated on what is there then.
+
+        Slots that others have are waited for, a second at a time.
+        """
+        batch, now_s = self._at_hand(), time.monotonic()
+        if CROWDED in error:
+            crowded_s = self._crowded_s.setdefault(batch, now_s)
+            with self._wake:
+                self._wake.wait(CROWDED_PAUSE_S)
+            return now_s - crowded_s <= SLOTS_S
+        if not LOST.search(error) or self._losses.count(batch) >= LOSSES:
             return False
         self._losses.append(batch)
         return True
 
     def _start_query(self) -> None:
         job, plan = self.job, self.controller.plan
-        if self._losses:
+        if self._losses or self._crowded_s:
             needed = _slots_needed(job, self.controller.graph, plan)
             await_slots(job.spark, needed, lambda: self._stopping)
         self._pacer = self._query = None
