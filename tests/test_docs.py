@@ -42,7 +42,7 @@ DOCUMENTS = (
 HOMES = (ROOT, ROOT / "src" / "tailrace", ROOT / "jvm" / "src" / "tailrace")
 """Where a path in a document may start."""
 
-MADE_BY_RUNS = ("out", ".venv")
+MADE_BY_RUNS = ("out", ".venv", "tailrace.json", "_batch.json")
 SUFFIXES = {".json", ".java", ".md", ".png", ".py", ".toml", ".txt"}
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
