@@ -197,6 +197,7 @@ def test_ports_that_are_taken_are_passed_over() -> None:
     found = free_ports()
     first = next(found)
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as whoever takes it would
         taken.bind(("127.0.0.1", first))
         taken.listen()
         assert first not in {next(free_ports()) for _ in range(3)}

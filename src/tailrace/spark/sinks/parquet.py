@@ -47,9 +47,11 @@ class Parquet(Once):
         if identity == self.identity:
             self.release()  # from a run that is over: two cannot have one checkpoint
         self._files = files = place_of(self.place, spark)
+        self.identity, self._log = identity, None
+        self._require_free(files)  # before anything is left in it
         locked = files.claim()
         try:
-            self.identity, self._log = identity, None
+            self._require_free(files)
             if not files.exists(self._mark):
                 self._take_over(files, locked)
                 files.write(self._mark, "")
@@ -71,15 +73,19 @@ class Parquet(Once):
     def _staging(self) -> str:
         return f"_staging-{self.identity}"
 
-    def _take_over(self, files: Place, locked: bool) -> None:
-        """Make a directory ours that nothing was published to, and that no run has now."""
+    def _require_free(self, files: Place) -> None:
+        """Refuse a directory that holds something else than what this checkpoint wrote."""
         held = files.names()
-        marks = {name for name in held if name.startswith(_MARK)}
-        if any(not name.startswith(_OURS) for name in held):
+        if self._mark not in held and any(not name.startswith(_OURS) for name in held):
             raise InputError(
                 f"The output directory {self.place} is not empty and was not written by this "
                 "checkpoint: choose an empty one, or resume with the checkpoint that wrote it."
             )
+
+    def _take_over(self, files: Place, locked: bool) -> None:
+        """Make a directory ours that nothing was published to, and that no run has now."""
+        held = files.names()
+        marks = {name for name in held if name.startswith(_MARK)}
         if marks and not locked:
             raise InputError(
                 f"The output directory {self.place} belongs to another checkpoint, which may be "
