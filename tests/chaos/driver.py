@@ -18,12 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailrace.bench.jars import connector_jars
 from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
-from tailrace.spark import realtime, selftest
+from tailrace.spark import backend, connector, realtime, selftest
+from tailrace.spark.java import JAR
 from tailrace.spark.leash import free_ports
 from tailrace.spark.live import Ear
-from tailrace.spark.settings import JAR, session
+from tailrace.spark.settings import session
 
 from . import flows
 
@@ -81,7 +81,7 @@ class Running(threading.Thread):
     def _run(self) -> None:
         restored: dict[str, Any] = {"after_restore": True} if self._how.after_restore else {}
         with _starting:
-            vars(realtime)["Ear"] = Deaf if self._how.deaf else Ear
+            vars(backend)["Ear"] = Deaf if self._how.deaf else Ear
             flow = flows.made(self.flow, self._place, self._how)
             run = flow.start(self._spark, plan=flows.planned(self.flow), **restored)
         say(flow=self.flow, event="started")
@@ -102,14 +102,13 @@ def made_session(master: str) -> SparkSession:
     vars(realtime)["SHORTEST_BATCH_MS"] = flows.BATCH_MS
     jars = [str(JAR)]
     try:
-        jars += [str(jar) for jar in connector_jars()]
+        jars += [str(jar) for jar in connector.find().jars]
     except EnvironmentUnfit as unfit:
         say(flow=None, event="note", sentence=str(unfit))
     settings = {
         "spark.jars": ",".join(jars),
         "spark.driver.extraClassPath": ":".join(jars),
         "spark.sql.shuffle.partitions": "2",
-        "spark.default.parallelism": "4",  # dead letters would take every slot there is otherwise
         "spark.local.dir": os.environ["TMPDIR"],
         MIN_BATCH: f"{flows.BATCH_MS:.0f}ms",
     }

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from .flows import FLOWS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -29,6 +31,7 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m
 """A short life pays for no compiler."""
 
 HARMLESS = ("Picked up JAVA_TOOL_OPTIONS", "WARNING: Using incubator modules")
+WARNINGS = tuple(f"{flow}: " for flow in FLOWS)
 DAEMON = "tailrace.spark.daemon"
 
 
@@ -100,11 +103,14 @@ class Driver:
             self._queue.put(Said(**said))
 
     def _overhear(self) -> None:
-        """Gather standard error; not in a file, which a full disk would keep it from."""
+        """Gather standard error; not in a file, which a full disk would keep it from.
+
+        Warnings of a flow, which begin with its name, are sentences that a user shall see.
+        """
         assert self._process.stderr is not None
         for line in self._process.stderr:
             text = line.decode(errors="replace").rstrip()
-            if text and not text.startswith(HARMLESS):
+            if text and not text.startswith((*HARMLESS, *WARNINGS)):
                 self._noise.append(text)
 
     # --- speaking ------------------------------------------------------------------------------
