@@ -26,10 +26,10 @@ test: setup
 	$(MAKE) --no-print-directory --jobs=2 test-spark test-rest
 
 test-spark: setup
-	$(BIN)/pytest -q tests/spark
+	$(BIN)/pytest -q -m 'not nightly' tests/spark
 
 test-rest: setup
-	nice -n 10 $(BIN)/pytest -q --ignore=tests/spark -o cache_dir=.pytest_cache/rest
+	nice -n 10 $(BIN)/pytest -q -m 'not nightly' --ignore=tests/spark -o cache_dir=.pytest_cache/rest
 
 check: setup
 	$(BIN)/ruff check .
@@ -69,6 +69,7 @@ chaos: setup
 
 # A few hours: what is too long for every change. Damaged files, mutated input, faults, moves.
 nightly: setup
+	$(BIN)/pytest -q -m nightly
 	$(BIN)/python -m tests.fuzz.files --cases 100000 --seed 1
 	$(BIN)/python -m tests.fuzz.outside --cases 100000 --seed 1 --jobs 2
 	$(MAKE) --no-print-directory elastic chaos

@@ -17,6 +17,7 @@ MOVES = 5
 """``make elastic`` makes twenty."""
 
 
+@pytest.mark.nightly
 def test_moves_and_kills_of_executors_lose_nothing_and_count_nothing_twice(
     tmp_path: Path,
 ) -> None:

@@ -186,6 +186,7 @@ def test_who_follows_the_guide_word_for_word_gets_exact_results_at_the_first_try
     assert (machine.path / "cache" / "tailrace" / "kafka").is_dir()
 
 
+@pytest.mark.nightly
 def test_a_flow_that_is_killed_and_run_again_sends_every_result_and_no_other(
     machine: Machine,
 ) -> None:

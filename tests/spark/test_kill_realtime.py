@@ -246,6 +246,7 @@ def kill_worker(life: Life, place: Place, draw: random.Random) -> None:
     life.until(place.tries, "another attempt")
 
 
+@pytest.mark.nightly
 def test_state_in_real_time_mode_stays_exact_however_often_processes_are_killed(
     tmp_path: Path,
 ) -> None:

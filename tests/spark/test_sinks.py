@@ -237,6 +237,8 @@ def test_an_output_that_lacks_batches_which_were_committed_is_refused(
     assert sink.follow(log, complete=False, after_restore=False) == ()
     (said,) = sink.follow(log, complete=True, after_restore=True)
     assert "lacks batches 1 to 2" in said
+    none = logged(tmp_path / "none", ["a", "a", "a"])  # as Spark makes them to spread its state
+    assert sink.follow(none, complete=True, after_restore=False) == ()
 
 
 def test_a_batch_published_before_labels_were_kept_is_trusted_where_it_was_committed(

@@ -31,6 +31,11 @@ class Range:
     start: str = ""
     end: str = ""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no record lies between its two ends."""
+        return self.start == self.end
+
 
 @dataclass(frozen=True, slots=True)
 class BatchLog:

@@ -96,7 +96,7 @@ class Once(ABC):
         if strange:
             self.set_aside(strange)
             return (f"{self.place}: {_set_aside(strange)}",)
-        return self._gap(held, log.committed, after_restore) if complete and held else ()
+        return self._gap(held, log, after_restore) if complete and held else ()
 
     def _fits(self, batch_id: int, log: BatchLog) -> bool:
         """Whether a published batch is the one that the log has offsets of, as far as it tells.
@@ -109,11 +109,16 @@ class Once(ABC):
         label = self.label_of(batch_id)
         return batch_id <= log.committed if label is None else label == self.label(batch_id)
 
-    def _gap(self, held: list[int], committed: int, after_restore: bool) -> tuple[str, ...]:
-        """What to say of an output that ends before the checkpoint."""
-        if held[-1] >= committed:
+    def _gap(self, held: list[int], log: BatchLog, after_restore: bool) -> tuple[str, ...]:
+        """What to say of an output that ends before the checkpoint.
+
+        A batch of no input is no loss: Spark makes one when it spreads the state of its operators.
+        """
+        later = range(held[-1] + 1, log.committed + 1)
+        lost = [b for b in later if not (log.knows(b) and log.range_of(b).is_empty)]
+        if not lost:
             return ()
-        missing = f"batches {held[-1] + 1} to {committed}"
+        missing = f"batches {lost[0]} to {lost[-1]}"
         if after_restore:
             return (f"The output {self.place} lacks {missing}, which the checkpoint committed.",)
         raise InputError(
