@@ -26,10 +26,10 @@ test: setup
 	$(MAKE) --no-print-directory --jobs=2 test-spark test-rest
 
 test-spark: setup
-	$(BIN)/pytest -q -m 'not nightly' tests/spark
+	$(BIN)/pytest -q -m 'not nightly' tests/spark tests/chaos
 
 test-rest: setup
-	nice -n 10 $(BIN)/pytest -q -m 'not nightly' --ignore=tests/spark -o cache_dir=.pytest_cache/rest
+	nice -n 10 $(BIN)/pytest -q -m 'not nightly' --ignore=tests/spark --ignore=tests/chaos -o cache_dir=.pytest_cache/rest
 
 check: setup
 	$(BIN)/ruff check .
