@@ -20,6 +20,16 @@ def letter(number: int, step: str = "a") -> Letter:
     return step, json.dumps({"seq": number}), f"ValueError: no {number}"
 
 
+class Rows(list[tuple[Any, ...]]):
+    """A frame of rows, which is asked for one task."""
+
+    tasks = 0
+
+    def coalesce(self, tasks: int) -> Rows:
+        self.tasks = tasks
+        return self
+
+
 class Tables:
     """A sink and a session that keep what they are given: all that publishing asks of Spark."""
 
@@ -29,12 +39,13 @@ class Tables:
 
     def createDataFrame(self, rows: Any, schema: str) -> Any:  # noqa: N802 - Spark's name
         assert schema == SCHEMA
-        return rows
+        return Rows(rows)
 
     def prepare(self, *_: object) -> None:
         pass
 
     def write(self, frame: Any, batch_id: int) -> Any:
+        assert frame.tasks == 1
         if batch_id == self.fail_on:
             raise OSError("the disk is full")
         return lambda: self.written.append((batch_id, frame))
