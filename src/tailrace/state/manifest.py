@@ -9,12 +9,11 @@ safe is accepted, what can be converted is, and the rest is refused.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import InputError
-from tailrace.state.files import replacing
+from tailrace.state.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,9 +60,7 @@ class Manifest:
             "flow": self.flow,
             "steps": steps,
         }
-        temporary = directory / f"{_FILE}.{os.urandom(4).hex()}.tmp"
-        with replacing(directory / _FILE, temporary, flush=True) as file:
-            file.write((json.dumps(told, indent=1) + "\n").encode())
+        write_text(directory / _FILE, json.dumps(told, indent=1) + "\n")
 
 
 def read_manifest(directory: Path) -> Manifest | None:

@@ -6,7 +6,6 @@ each file that it makes, which takes longer than publishing a batch may.
 
 from __future__ import annotations
 
-import os
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from py4j.protocol import Py4JJavaError
 
 from tailrace.errors import InputError
-from tailrace.state.files import replacing
+from tailrace.state.files import write_text
 from tailrace.state.lock import sole_user
 
 if TYPE_CHECKING:
@@ -100,10 +99,7 @@ class LocalPlace:
 
     def write(self, inside: str, text: str) -> None:
         """Make a file, whole or not at all."""
-        final = self._root / inside
-        temporary = final.with_name(f".{final.name}.{os.urandom(4).hex()}")
-        with replacing(final, temporary, flush=True) as file:
-            file.write(text.encode())
+        write_text(self._root / inside, text)
 
     def move(self, origin: str, target: str) -> bool:
         """Give a file or directory another name, which nothing has; whether that was done."""
