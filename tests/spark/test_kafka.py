@@ -195,6 +195,27 @@ def test_real_time_mode_goes_on_by_itself_when_the_broker_is_killed_and_comes_ba
         assert query.isActive
 
 
+@needs_spark
+def test_a_stop_while_a_topic_is_silent_ends_its_batch_and_nothing_comes_twice(
+    spark: SparkSession, broker: Broker, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    flow = observed(
+        double,
+        kafka.sink(broker.servers, topics[1]),
+        source=kafka.source(broker.servers, topics[0], starting="earliest"),
+        backend="realtime",
+        checkpoint=tmp_path / "flow",
+    )
+    with Topic(broker, topics[1]) as results:
+        for numbers in (range(RECORDS), range(RECORDS, 2 * RECORDS)):
+            send(broker, topics[0], numbers)
+            with Running(spark, flow) as running:
+                until(results.holds(numbers.stop), "every record came")
+                notes = running.run.stop().data["notes"]
+                assert not any("given up" in note for note in notes)
+        assert results.held == doubled(range(2 * RECORDS))
+
+
 class in_real_time:  # noqa: N801 - read as "with in_real_time(...)"
     """A query in real-time mode that runs while the block does."""
 

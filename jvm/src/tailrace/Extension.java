@@ -14,8 +14,9 @@ import scala.runtime.BoxedUnit;
 
 /**
  * What Tailrace adds to a session ({@code spark.sql.extensions}): in real-time mode, chains of
- * steps get their records through {@link HandOver}, and the static side of a join is broadcast
- * ({@link LiveJoins}). Everything else is left as Spark planned it.
+ * steps get their records through {@link HandOver}, the static side of a join is broadcast ({@link
+ * LiveJoins}), and sources look up while no record comes ({@link LiveReader}). Everything else is left
+ * as Spark planned it.
  */
 public final class Extension extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
   @Override
@@ -43,6 +44,9 @@ public final class Extension extends AbstractFunction1<SparkSessionExtensions, B
   }
 
   private static SparkPlan replaced(SparkPlan plan) {
+    if (plan instanceof RealTimeStreamScanExec scan && !(scan.stream() instanceof ReplayStream)) {
+      LiveReader.readFor(scan);
+    }
     SparkPlan below = plan.mapChildren(Extension::replaced);
     if (below instanceof MapInArrowExec map && HandOver.isChain(map)) {
       return new ColumnarToRowExec(HandOver.of(map));

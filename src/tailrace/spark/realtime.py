@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 LONGEST_END_S = 10.0
-"""How long a batch may take to end before its time, unless told otherwise. A reader of Kafka that
-gets no records cannot be told: its batch is then given up, and repeated by the next start."""
+"""How long a batch may take to end before its time, unless told otherwise. Tasks on executors do
+not hear of it: a longer batch of theirs is then given up, and repeated by the next start."""
 
 SILENCE_S = 10.0
 FIRST_WORD_S = 30.0
