@@ -30,7 +30,11 @@ PATIENCE_S = 120.0
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m"
 """A short life pays for no compiler."""
 
-HARMLESS = ("Picked up JAVA_TOOL_OPTIONS", "WARNING: Using incubator modules")
+HARMLESS = (
+    "Picked up JAVA_TOOL_OPTIONS",
+    "WARNING: Using incubator modules",
+    "tailrace: Spark ",  # says which Kafka connector a machine got that had none yet
+)
 WARNINGS = tuple(f"{flow}: " for flow in FLOWS)
 DAEMON = "tailrace.spark.daemon"
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what is also raised
-
 PATIENCE_S = 0.1
 """How often the supervisor looks after the query; whatever else happens wakes it."""
 

@@ -24,6 +24,7 @@ from tailrace.report.data import Report, report_of
 from tailrace.spark.backend import Job, now_us
 from tailrace.spark.checkpoint import Checkpoint, compare
 from tailrace.spark.executors import Executors, in_charge, warmer
+from tailrace.spark.hush import hush
 from tailrace.spark.microbatch import Fleet, MicroBatch
 from tailrace.spark.realtime import RealTime, check
 from tailrace.spark.selftest import require_milliseconds
@@ -76,6 +77,7 @@ class Run:
         after_restore: bool = False,
     ) -> None:
         """Open, trace and start everything."""
+        hush(spark)
         self.flow = flow
         self._held = ExitStack()
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import logging
 import subprocess
 import sys
 import sysconfig
@@ -184,31 +183,11 @@ def _session_for(flow: Flow, **how: Any) -> Iterator[SparkSession]:
     """A session of a flow's own, which ends with the block, unless one is running already."""
     borrowed = SparkSession.getActiveSession() is not None
     spark = session(flow.name, kafka=flow.uses_kafka, **how)
-    _hush(spark)
     try:
         yield spark
     finally:
         if not borrowed and not has_ended(spark):
             spark.stop()
-
-
-def _hush(spark: SparkSession) -> None:
-    """Keep to ourselves what the threads of PySpark print when the JVM ends: the run says that."""
-    logging.getLogger().addFilter(_is_not_py4j)
-    inside: Any = spark.sparkContext
-    server = inside._accumulatorServer
-    tell = server.handle_error
-
-    def handle_error(request: Any, client: Any) -> None:
-        if not isinstance(sys.exception(), EOFError | ConnectionError):
-            tell(request, client)
-
-    server.handle_error = handle_error
-
-
-def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Whether a message to the root logger is not one of Py4J's, which also raises what it logs."""
-    return Path(record.pathname).parent.name != "py4j"
 
 
 def unchained(graph: Graph) -> Plan:
