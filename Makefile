@@ -21,15 +21,15 @@ $(JAR): .venv/ready jvm/build.py $(shell find jvm/src jvm/resources -type f)
 demo: setup
 	$(BIN)/tailrace demo
 
-# Both at once: what needs Spark mostly waits; the rest computes, and gives way to it.
+# Two halves at once: what shares one Spark session mostly waits; the rest gives way to it.
 test: setup
 	$(MAKE) --no-print-directory --jobs=2 test-spark test-rest
 
 test-spark: setup
-	$(BIN)/pytest -q -m 'not nightly' tests/spark tests/chaos
+	$(BIN)/pytest -q -m 'spark and not apart and not nightly' tests/spark tests/chaos
 
 test-rest: setup
-	nice -n 10 $(BIN)/pytest -q -m 'not nightly' --ignore=tests/spark --ignore=tests/chaos -o cache_dir=.pytest_cache/rest
+	nice -n 10 $(BIN)/pytest -q -m '(not spark or apart) and not nightly' -o cache_dir=.pytest_cache/rest
 
 check: setup
 	$(BIN)/ruff check .

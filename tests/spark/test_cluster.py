@@ -132,6 +132,7 @@ def test_an_interrupt_while_one_part_is_stopped_spares_none_of_the_others(
     assert not unstarted._place.exists()
 
 
+@pytest.mark.apart
 @pytest.mark.spark
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_cluster_runs_until_it_is_asked_to_end_and_nothing_is_left_of_it(
@@ -176,6 +177,7 @@ SparkSession.builder.master(sys.argv[1]).config("spark.driver.host", "127.0.0.1"
 """
 
 
+@pytest.mark.apart
 @pytest.mark.spark
 def test_a_cluster_lets_in_who_has_its_secret_and_shows_it_to_nobody(tmp_path: Path) -> None:
     with Cluster(workers=1, cores=1) as cluster:

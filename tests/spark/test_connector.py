@@ -277,6 +277,7 @@ print(spark.read.format("kafka").options(
 """
 
 
+@pytest.mark.apart
 @pytest.mark.spark
 def test_what_a_session_without_the_connector_is_told_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

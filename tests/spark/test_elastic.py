@@ -11,7 +11,7 @@ import pytest
 
 from .elastic import wrong
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.apart]
 
 MOVES = 5
 """``make elastic`` makes twenty."""

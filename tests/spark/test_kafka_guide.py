@@ -28,7 +28,7 @@ from .support import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.apart]
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "kafka.md"
