@@ -16,6 +16,7 @@ from tailrace.cli.app import AsJson, app, complain, directory, print_json
 from tailrace.cli.screen import Screen
 from tailrace.errors import FULL, FlowFailed, InputError, TailraceError, unwritable
 from tailrace.masking import MASK, masked
+from tailrace.outside import parse_json, read_text
 from tailrace.state.files import write_text
 from tailrace.units import duration_ms
 
@@ -229,9 +230,9 @@ def validate(
         return
     _check_file(out)
     try:
-        before = json.loads(again.read_text("utf-8"))
+        before: Any = parse_json(read_text(again, "result", "run 'tailrace validate'"), str(again))
         result = validation.again(before)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"There are no runs to judge in {again}: name what 'tailrace validate --out' wrote."
         ) from error
