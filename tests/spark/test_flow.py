@@ -281,7 +281,7 @@ def test_dead_letters_arrive_exactly_once_with_all_that_is_known(spark: SparkSes
     assert [row["error"] for row in letters] == [f"ValueError: no {seq}" for seq in BAD]
     homes = {row["seq"]: i for i, table in memory.batches.items() for row in table.to_pylist()}
     for row, seq in zip(letters, BAD, strict=True):
-        assert row["batch"] in {homes[seq - 1], homes[seq + 1], homes[seq - 2], homes[seq + 2]}
+        assert row["batch_id"] in {homes[seq - 1], homes[seq + 1], homes[seq - 2], homes[seq + 2]}
     assert sum(measure.steps["a"].errors for measure in running.measures) == len(BAD)
 
 

@@ -139,6 +139,6 @@ def test_letters_become_rows_of_the_sink_under_the_id_of_their_batch(
     Letters(tmp_path, committed=7).publish(spark, dead, 7)
     assert list(dead.batches) == [7]
     assert dead.rows() == [
-        {"batch": 7, "step": step, "record": record, "error": error}
+        {"batch_id": 7, "step": step, "record": record, "error": error}
         for step, record, error in (letter(1), letter(2))
     ]

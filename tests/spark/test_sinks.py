@@ -11,6 +11,7 @@ from tailrace.errors import EnvironmentUnfit, FlowFailed, InputError
 from tailrace.spark import sinks
 from tailrace.spark.batchlog import BatchLog
 from tailrace.spark.flow import Flow
+from tailrace.spark.letters import frame_of
 from tailrace.spark.step import step
 
 from .support import by_value, even_trace, until
@@ -84,6 +85,24 @@ def test_a_batch_left_half_written_is_written_anew(
     assert not staged.exists()
     resumed.write(frame.limit(3), 0)()
     assert pq.read_table(tmp_path / "out/batch=0").num_rows == 3
+
+
+@pytest.mark.parametrize("name", ["batch", "Batch"])
+def test_a_column_that_readers_would_take_the_directories_for_is_refused(
+    name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = prepared(spark, tmp_path / "out")
+    with pytest.raises(InputError, match=f"has a column '{name}', .*: rename the column"):
+        sink.write(spark.range(3).toDF(name), 0)
+    assert not (tmp_path / "out/batch=0").exists()
+
+
+def test_dead_letters_can_be_read_as_one_table(spark: SparkSession, tmp_path: Path) -> None:
+    sink = prepared(spark, tmp_path / "out")
+    for batch in range(2):
+        sink.write(frame_of(spark, [(batch, "parse", "{}", "ValueError")]), batch)()
+    table = pq.read_table(tmp_path / "out").to_pylist()
+    assert [(row["batch_id"], row["batch"]) for row in table] == [(0, 0), (1, 1)]
 
 
 def test_an_empty_batch_is_published_too(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Letter = tuple[str, str, str]
 """The step, the record and the error."""
 
-SCHEMA = "batch long, step string, record string, error string"
+SCHEMA = "batch_id long, step string, record string, error string"
 
 
 def put_aside(

@@ -122,6 +122,7 @@ class Parquet(Once):
     def write(self, frame: DataFrame, batch_id: int) -> Publish:
         """Write the batch where no reader looks, unless it is published already."""
         files, staged = self._there(), f"{self._staging}/batch={batch_id}"
+        _require_readable(frame.columns)
         if self.holds(batch_id):
             return nothing
         (
@@ -153,3 +154,13 @@ class Parquet(Once):
         if self._files is None:
             raise InputError(f"The output {self.place} was not prepared: run it as a flow's sink.")
         return self._files
+
+
+def _require_readable(columns: Iterable[str]) -> None:
+    """Refuse a column that readers would not see: to them directories are a column as well."""
+    hidden = [name for name in columns if name.lower() == "batch"]
+    if hidden:
+        raise InputError(
+            f"The output has a column '{hidden[0]}', and readers of its parquet files would take "
+            "the batch=<id> in the names of their directories for it: rename the column."
+        )
