@@ -347,7 +347,7 @@ def test_dead_letters_are_published_once_when_their_batch_is_over(
     found = sorted(dead.rows(), key=lambda row: int(row["error"].split()[-1]))
     assert [(row["step"], row["error"]) for row in found] == [(s, e) for s, _, e in expected]
     assert all(part in row["record"] for row, (_, part, _) in zip(found, expected, strict=True))
-    assert {row["batch"] for row in found} == {0, 1}
+    assert {row["batch_id"] for row in found} == {0, 1}
     assert list((tmp_path / "flow/letters").iterdir()) == []
 
 
