@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +16,7 @@ from tailrace import cli
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).with_name("conf"))
 
 settings.register_profile("tailrace", deadline=None)  # nothing here is about the speed of a machine
 settings.load_profile("tailrace")
