@@ -16,6 +16,7 @@ from tailrace.errors import EnvironmentUnfit, InputError, StepFailed
 from tailrace.profile.live import Stretch
 from tailrace.spark import sinks
 from tailrace.spark.batchlog import BatchLog
+from tailrace.spark.realtime import LOST
 from tailrace.spark.settings import EXTENSION
 from tailrace.spark.sources import replay
 from tailrace.spark.step import step
@@ -104,15 +105,10 @@ def test_a_step_with_partitions_of_its_own_sits_behind_a_live_shuffle(
     assert any("shuffle" in interval["breakdown_ms"] for interval in report.intervals)
 
 
-def test_a_batch_that_finds_too_few_free_slots_waits_for_them(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Others have them for a moment; behind a shuffle all tasks must run at the same time."""
-
-    def pipeline(records: DataFrame) -> DataFrame:
-        return records.transform(step("a", lambda row: (row.seq, 1), PAIR, scale=(2, 2)))
-
-    files, gate = Files(tmp_path / "out"), tmp_path / "gate"
+@pytest.fixture
+def taken(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """Three of the four slots are held by others, until this file is there."""
+    gate = tmp_path / "gate"
 
     def until_the_gate_opens(_: Any) -> None:
         while not gate.exists():
@@ -123,19 +119,65 @@ def test_a_batch_that_finds_too_few_free_slots_waits_for_them(
     )
     others.start()
     try:
-        held = spark.sparkContext.statusTracker()
-        until(lambda: _running(held) == 3, "tasks that hold slots")
-        flow = observed(pipeline, files.sink)
-        with Running(spark, flow, plan=plan_on("realtime", None, {"a": 2})) as running:
-            backend: Any = running.run._backend
-            until(lambda: backend._crowded_s, "a batch without slots")
-            gate.touch()
-            until(files.hold(COUNT), "all results")
-            report = running.run.stop()
+        tracker = spark.sparkContext.statusTracker()
+        until(lambda: _running(tracker) == 3, "tasks that hold slots")
+        yield gate
     finally:
         gate.touch()
         others.join()
+
+
+def behind_a_shuffle(records: DataFrame) -> DataFrame:
+    """All tasks must run at the same time."""
+    return records.transform(step("a", lambda row: (row.seq, 1), PAIR, scale=(2, 2)))
+
+
+def test_a_batch_that_finds_too_few_free_slots_waits_for_them(
+    spark: SparkSession, taken: Path, tmp_path: Path
+) -> None:
+    files = Files(tmp_path / "out")
+    flow = observed(behind_a_shuffle, files.sink)
+    with Running(spark, flow, plan=plan_on("realtime", None, {"a": 2})) as running:
+        backend: Any = running.run._backend
+        until(lambda: backend._crowded_s, "a batch without slots")
+        taken.touch()
+        until(files.hold(COUNT), "all results")
+        report = running.run.stop()
     assert any("Batches that had to wait for free slots: 0" in n for n in report.data["notes"])
+
+
+def test_a_stop_while_a_batch_waits_for_slots_is_no_failure_and_leaves_it_to_the_next_start(
+    spark: SparkSession, taken: Path, tmp_path: Path
+) -> None:
+    files = Files(tmp_path / "out")
+    flow = observed(behind_a_shuffle, files.sink, checkpoint=tmp_path / "flow")
+    plan = plan_on("realtime", None, {"a": 2})
+    with Running(spark, flow, plan=plan) as running:
+        backend: Any = running.run._backend
+        until(lambda: backend._crowded_s, "a batch without slots")
+        notes = running.run.stop().data["notes"]
+    assert any(n.startswith("Batch 0 was given up, because executors or free") for n in notes)
+    taken.touch()
+    with Running(spark, flow, plan=plan):
+        until(files.hold(COUNT), "all results")
+    assert files.counted() == Counter((seq, 1) for seq in range(COUNT))
+
+
+@pytest.mark.parametrize(
+    ("said", "lost"),
+    [
+        ("ExecutorLostFailure (executor 1 exited unrelated to the running tasks)", True),
+        ("io.netty.channel.unix.Errors$NativeIoException: recvAddress(..) failed: reset", True),
+        ("java.io.IOException: Connection from /127.0.0.1:4141 closed", True),
+        ("java.io.IOException: Failed to connect to /127.0.0.1:4141", True),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", False),
+        ("java.sql.SQLException: Connection is closed", False),
+    ],
+)
+def test_a_lost_executor_is_told_from_what_a_step_or_a_sink_cannot_reach(
+    said: str, lost: bool
+) -> None:
+    assert bool(LOST.search(said)) is lost
 
 
 def _running(tracker: Any) -> int:

@@ -222,7 +222,7 @@ class Backend(ABC):
         """Wait until the query must be restarted (True) or is to end (False)."""
         while not self._stopping:
             if not self._alive() or self._look():  # a look may take its time: no lock is held
-                return True
+                return not self._stopping
             self._keep_watch()
             with self._wake:
                 if not self._stopping:
@@ -303,9 +303,19 @@ class Backend(ABC):
         elif query.isActive:
             self._give_up()
         else:
-            error = self._error or query.exception()
-            if error is not None:
-                raise error
+            self._end_failed(query)
+
+    def _end_failed(self, query: StreamingQuery) -> None:
+        """Say that a batch is left to the next start, if that mends what ended it, or raise."""
+        error = self._error or query.exception()
+        if error is None:
+            return
+        if not self._is_mended_by_a_start(str(error)):
+            raise error
+        self._say_given_up(
+            f"Batch {self._at_hand()} was given up, because executors or free slots were missing "
+            "when the flow was to stop: a start from the same checkpoint repeats it."
+        )
 
     def _give_up(self) -> None:
         """Interrupt the batch at hand: its job is cancelled, and Spark ends its Python workers."""

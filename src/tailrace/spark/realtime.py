@@ -60,9 +60,13 @@ SILENCE = (
     "missing: tasks send them by UDP to {}, which every executor must be able to reach."
 )
 
-LOST = re.compile(r"ExecutorLostFailure|Lost executor")
-"""What Spark says of a batch that lost an executor. It repeats tasks of micro-batches by itself;
-the tasks of a real-time batch hand records to each other and can only be repeated together."""
+LOST = re.compile(
+    r"ExecutorLostFailure|Lost executor|Failed to connect to|Connection from \S+ closed"
+    r"|\bio\.netty\.\S*Exception\b|\bClosedChannelException\b"
+)
+"""What Spark says of a batch that lost an executor; a task that was sending to it may notice first.
+Tasks of micro-batches are repeated by Spark itself; those of a real-time batch hand records to each
+other and can only be repeated together."""
 
 CROWDED = "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT"
 """What it says of a batch that finds too few free slots: since an executor was lost, or since other
