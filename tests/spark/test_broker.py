@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from base64 import urlsafe_b64decode
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import psutil
@@ -191,6 +192,18 @@ def test_a_broker_that_maven_has_not_got_is_one_sentence_and_leaves_no_half_fold
         "or Maven's settings."
     )
     assert list((tmp_path / "lib").iterdir()) == []
+
+
+def test_processes_that_start_together_take_ports_far_from_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def first(pid: int) -> int:
+        monkeypatch.setattr("tailrace.spark.leash.is_free", lambda _: True)
+        monkeypatch.setattr("tailrace.spark.leash.os.getpid", lambda: pid)
+        return next(free_ports())
+
+    ports = [first(pid) for pid in range(4_711, 4_721)]
+    assert min(abs(one - other) for one, other in combinations(ports, 2)) > 100
 
 
 def test_ports_that_are_taken_are_passed_over() -> None:

@@ -21,6 +21,9 @@ PORTS = range(20_000, 30_000)
 """Below the ports that systems give to clients: a client that keeps asking for a server which is
 down could otherwise be given that very port to ask from, and so be connected to itself."""
 
+SCATTER = 6_151
+"""A prime near the golden section of the range, so that neighbours land far apart."""
+
 _LEASH = 'cat > /dev/null; kill -9 "$1" 2> /dev/null'
 """Waits until the pipe from Python is closed, which Python's death does too, and kills."""
 
@@ -93,8 +96,11 @@ class Leashed:
 
 
 def free_ports() -> Iterator[int]:
-    """Ports that nobody listens on, from a place in the range that differs between processes."""
-    first = os.getpid() % len(PORTS)
+    """Ports that nothing listens on, from a place in the range that differs between processes.
+
+    Processes that start together have neighbouring numbers, and must not take neighbouring ports.
+    """
+    first = os.getpid() * SCATTER % len(PORTS)
     yield from filter(is_free, (*PORTS[first:], *PORTS[:first]))
     raise EnvironmentUnfit(f"No port from {PORTS[0]} to {PORTS[-1]} is free: end what holds them.")
 
