@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import subprocess
 import sys
@@ -92,6 +93,29 @@ def test_a_worker_has_little_garbage_to_look_through_after_its_first_tasks(
     """What pyarrow and pandas bring along took 10 ms after every task."""
     loose = [in_a_worker(spark, lambda: str(len(gc.get_objects()))) for _ in range(24)]
     assert max(int(said) for answers in loose[-4:] for said in answers) < 10_000
+
+
+def test_what_a_later_task_imports_is_kept_out_of_the_garbage_as_well(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A worker of other tests may have had its first tasks long ago."""
+    lines = "\n".join(f"X{number} = [[], []]" for number in range(4_000))
+    (tmp_path / "heavy_to_import.py").write_text(f"class Heavy:\n{textwrap.indent(lines, '    ')}")
+
+    def imports() -> str:
+        sys.path.insert(0, str(tmp_path))
+        importlib.import_module("heavy_to_import")
+        return str(os.getpid())
+
+    def knows() -> str:
+        return f"{os.getpid()} {len(gc.get_objects())}"
+
+    for _ in range(12):
+        in_a_worker(spark, lambda: "")
+    importing = {pid for _ in range(12) for pid in in_a_worker(spark, imports)}
+    answers = [answer.split() for _ in range(12) for answer in in_a_worker(spark, knows)]
+    assert any(pid in importing for pid, _ in answers)
+    assert all(int(loose) < 10_000 for pid, loose in answers if pid in importing)
 
 
 def test_workers_talk_over_unix_domain_sockets(spark: SparkSession) -> None:

@@ -1,11 +1,11 @@
 """The process that Python workers are forked from: PySpark's own, made quieter and quicker.
 
 After every task PySpark's daemon makes the worker collect its garbage, which walks through all
-that pyarrow, pandas and numpy brought along: about 13 ms, just when the next batch
-wants the worker. What is there after the first few tasks stays for good, so it is frozen out of the
-collection. A worker whose JVM has gone away ends quietly instead of with a stack trace, and one
-whose task was cancelled while its step hung ends at all: the watch over its steps is given the
-socket to see it by.
+that pyarrow, pandas and numpy brought along: about 13 ms, just when the next batch wants the
+worker. What is there after the first few tasks stays for good, and so does what a later one
+imports: it is frozen out of the collection. A worker whose JVM has gone away ends quietly instead
+of with a stack trace, and one whose task was cancelled while its step hung ends at all: the watch
+over its steps is given the socket to see it by.
 
 A chain in real-time mode says so in its environment (``HandOver.java``). PySpark would read its
 batches in a thread of their own, which costs more than it gains where a batch takes microseconds:
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from functools import partialmethod
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,9 @@ _BUFFER = 1 << 17
 _FREEZES = 3
 """After so many tasks what they load is there; the second still brings what it needs to go on."""
 
+_MODULES = 0
+"""How many modules were there when the worker froze what it had."""
+
 
 def worker(sock: socket, authenticated: bool) -> int:
     """Run one task as PySpark does, then keep what it loaded out of garbage collection."""
@@ -53,10 +57,10 @@ def worker(sock: socket, authenticated: bool) -> int:
 
 
 def _freeze() -> None:
-    """Keep what is there now out of all later collections, after the first few tasks."""
-    global _FREEZES  # noqa: PLW0603 - a worker is a process, and this is its memory of itself
-    if _FREEZES:
-        _FREEZES -= 1
+    """Keep what is there now out of all later collections: after the first tasks, and imports."""
+    global _FREEZES, _MODULES  # a worker is a process, and this is its memory of itself
+    if _FREEZES or len(sys.modules) > _MODULES:
+        _FREEZES, _MODULES = max(0, _FREEZES - 1), len(sys.modules)
         gc.collect()
         gc.freeze()
 
