@@ -240,6 +240,17 @@ def test_an_archive_that_others_may_have_written_is_neither_used_nor_made(
         archive.ensure()
 
 
+def test_a_folder_of_settings_that_keeps_java_from_making_an_archive_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor would end without writing it, and without a word."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-defaults.conf").touch()
+    with pytest.raises(EnvironmentUnfit, match=r"SPARK_CONF_DIR names .*\): .* is --no-archive\.$"):
+        archive.ensure()
+
+
 @pytest.mark.parametrize("own", ["-Xshare:off", "-XX:SharedArchiveFile=/mine.jsa"])
 def test_what_the_user_says_of_archives_stays(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: str
@@ -253,6 +264,7 @@ def test_what_the_user_says_of_archives_stays(
 def test_an_archive_that_cannot_be_made_is_said_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(EnvironmentUnfit, match=r"^No class archive for executors could be made"):
@@ -287,6 +299,7 @@ def test_ctrl_c_lets_the_making_of_an_archive_clean_up(
     stand_in = tmp_path / "python"
     stand_in.write_text(INTERRUPTED, encoding="utf-8")
     stand_in.chmod(0o700)
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(stand_in))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark may have its own

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -77,12 +78,22 @@ def ensure() -> Path:
         if why is not None:
             raise _unfit(why)
         if not file.exists():
+            _require_jars_only()
             _make_apart(file)
     except OSError as error:
         raise _unfit(f"{error.strerror}: {error.filename}") from error
     except subprocess.TimeoutExpired as error:
         raise _unfit(f"that was not done in {PATIENCE_S:.0f} s") from error
     return file
+
+
+def _require_jars_only() -> None:
+    """Java archives no classes while a folder with anything in it is on the class path."""
+    folder = os.environ.get("SPARK_CONF_DIR")
+    if folder and any(Path(folder).iterdir()):
+        raise _unfit(
+            f"Java makes none while SPARK_CONF_DIR names a folder with files, here {folder}"
+        )
 
 
 def _make_apart(file: Path) -> None:
