@@ -87,6 +87,11 @@ def flow_in(directory: Path) -> Flow:
     )
 
 
+def written(directory: Path) -> int:
+    """How much has come out."""
+    return sum(file.stat().st_size for file in (directory / "results").iterdir())
+
+
 def exact(directory: Path) -> tuple[bool, int]:
     """Whether the results are those of a sequential run, each at least once, and how many."""
     files = (directory / "results").iterdir()
@@ -106,6 +111,8 @@ def main(directory: Path) -> dict[str, Any]:
         try:
             run = flow_in(directory).start(spark)
             until(lambda: log.committed >= 0, "a batch")
+            results = written(directory)
+            until(lambda: written(directory) > results, "the next one")
             kill_an_executor()
             reached = log.committed
             until(lambda: log.committed >= reached + 2, "batches after the loss")

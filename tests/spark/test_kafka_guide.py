@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tailrace.bench.broker import Broker
 from tailrace.errors import EnvironmentUnfit
@@ -123,6 +123,10 @@ class Machine:
         try:
             parts = [TopicPartition(topic, part) for part in range(2)]
             return sum(consumer.get_watermark_offsets(part, 30)[1] for part in parts) >= count
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                raise
+            return False  # the topic was created just now
         finally:
             consumer.close()
 
