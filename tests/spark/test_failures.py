@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tailrace.errors import FlowFailed, InputError, StepFailed
+from tailrace.spark.chain import LAST
 from tailrace.spark.failures import explained
 from tailrace.spark.link import FAILURE
 
@@ -24,6 +25,14 @@ def test_the_facts_about_a_record_are_found_in_what_spark_says() -> None:
     assert str(error) == (
         'Step \'parse\' failed in batch 7 on the record {"n": "a } b"} (ValueError: no way): '
         "mend the step, or give it on_error='drop' or 'dead-letter'."
+    )
+
+
+def test_the_function_of_a_sink_is_not_called_a_step() -> None:
+    said = SPARK.replace('"parse"', f'"{LAST}"')
+    assert str(explained(said)) == (
+        'The function of the sink failed in batch 7 on the record {"n": "a } b"} (ValueError: no '
+        "way): mend it, or what it writes to."
     )
 
 

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 
 from tailrace.errors import FlowFailed, InputError, StepFailed, TailraceError
 from tailrace.masking import masked
+from tailrace.spark.chain import LAST
 from tailrace.spark.link import FAILURE
 
 _FACTS = re.compile(re.escape(FAILURE) + r"(\{.*\})")
@@ -90,10 +91,13 @@ def _step_failed(text: str) -> StepFailed:
     facts = json.loads(text)
     problem = masked(" ".join(facts["error"].split()))
     record = facts.get("record")
+    who = f"Step '{facts['step']}'"
+    remedy = "mend the step, or give it on_error='drop' or 'dead-letter'"
+    if facts["step"] == LAST:
+        who, remedy = "The function of the sink", "mend it, or what it writes to"
     return StepFailed(
-        f"Step '{facts['step']}' failed in batch {facts['batch']} on "
-        f"{'a record' if record is None else f'the record {record}'} ({problem}): mend the step, "
-        "or give it on_error='drop' or 'dead-letter'."
+        f"{who} failed in batch {facts['batch']} on "
+        f"{'a record' if record is None else f'the record {record}'} ({problem}): {remedy}."
     )
 
 
