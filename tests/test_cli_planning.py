@@ -66,6 +66,27 @@ def test_predict_says_what_another_plan_does(
     assert "kept" in shown
 
 
+def test_a_flow_that_costs_next_to_nothing_saturates_at_no_rate(
+    tailrace: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A case of the fuzzer: "inf" is nothing to show to people."""
+    tiny = 1e-300
+    free = {"fixed_ms": tiny, "per_record_ms": tiny}
+    profile = {
+        "name": "orders",
+        "rate_per_s": tiny,
+        "steps": [{"name": "parse", "service_ms": tiny}],
+        "hand_over": free | {"gap_ms": tiny},
+        "batch": free | {"noise": tiny},
+    }
+    path = tmp_path / "orders.json"
+    path.write_text(json.dumps(profile))
+    said = tailrace("predict", path)
+    assert said.code == 0, said.err
+    (row,) = [line for line in said.out.splitlines() if "saturates at" in line]
+    assert "no rate" in row
+
+
 def test_a_backlog_and_a_query_behind_are_told(
     tailrace: Callable[..., Any], asked: Callable[..., Any], orders: Path
 ) -> None:

@@ -411,7 +411,8 @@ def _shown(profile: Profile, found: Prediction, bound: Constraint | None) -> Tab
         value_ms = found.statistic_ms(bound.quantile)
         kept = "kept" if value_ms <= bound.bound_ms else "broken"
         screen.row(table, str(bound), kept)
-    screen.row(table, "saturates at", show_rate(found.outcome.highest_per_s))
+    highest = found.outcome.highest_per_s
+    screen.row(table, "saturates at", show_rate(highest) if math.isfinite(highest) else "no rate")
     screen.row(table, "cores busy", f"{found.outcome.cores_used:.2f} of {found.cores}")
     for name, ms in found.outcome.breakdown_ms.items():
         screen.row(table, f"  {name}", show_duration(ms))
