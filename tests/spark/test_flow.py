@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations, pairwise
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -467,9 +466,11 @@ def test_a_flow_on_a_limited_source_leaves_nothing_behind(spark: SparkSession) -
     how: dict[str, Any] = {"interval": "1 s", "warm_up": 0, "source": source, "mode": "enforce"}
     flow = observed(a_step(lambda row: row.seq), sinks.discard(), **how)
     with Running(spark, flow.keep(mean="10 s", every="10 s")) as running:
-        controller = running.run.controller
-        until(lambda: controller.plan.interval_ms > 300, "batches as long as can be")
-        seen = len(running.measures)
-        until(lambda: len(running.measures) > seen + 5, "some such batches")
-    assert controller.plan.interval_ms == pytest.approx(400, rel=0.1)
-    assert median(measure.records for measure in running.measures[seen + 1 :]) < 300
+
+        def with_room() -> bool:
+            """Of five batches in a row: one that a busy machine makes late is full."""
+            latest = running.measures[-5:]
+            longest = [batch.plan.interval_ms == pytest.approx(400, rel=0.1) for batch in latest]
+            return all(longest) and max(batch.records for batch in latest) < 300
+
+        until(lambda: len(running.measures) > 5 and with_room(), "long batches with room to spare")

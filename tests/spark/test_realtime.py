@@ -16,7 +16,8 @@ from tailrace.errors import EnvironmentUnfit, InputError, StepFailed
 from tailrace.profile.live import Stretch
 from tailrace.spark import sinks
 from tailrace.spark.batchlog import BatchLog
-from tailrace.spark.realtime import LOST
+from tailrace.spark.link import FAILURE
+from tailrace.spark.realtime import has_lost_executor
 from tailrace.spark.settings import EXTENSION
 from tailrace.spark.sources import replay
 from tailrace.spark.step import step
@@ -172,12 +173,14 @@ def test_a_stop_while_a_batch_waits_for_slots_is_no_failure_and_leaves_it_to_the
         ("java.io.IOException: Failed to connect to /127.0.0.1:4141", True),
         ("ConnectionResetError: [Errno 104] Connection reset by peer", False),
         ("java.sql.SQLException: Connection is closed", False),
+        ("ConnectionError: Failed to connect to 10.0.0.7:5432", False),
+        (f'{FAILURE}{{"step": "a", "error": "OSError: Lost executor"}}', False),
     ],
 )
 def test_a_lost_executor_is_told_from_what_a_step_or_a_sink_cannot_reach(
     said: str, lost: bool
 ) -> None:
-    assert bool(LOST.search(said)) is lost
+    assert has_lost_executor(said) is lost
 
 
 def _running(tracker: Any) -> int:

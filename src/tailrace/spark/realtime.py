@@ -26,6 +26,7 @@ from tailrace.spark.batchlog import BatchLog
 from tailrace.spark.beacon import Beacon
 from tailrace.spark.chain import TAG
 from tailrace.spark.letters import Letters
+from tailrace.spark.link import FAILURE
 from tailrace.spark.live import seen
 from tailrace.spark.probe import arrived_us
 from tailrace.spark.settings import EXTENSION, conf_of
@@ -61,7 +62,8 @@ SILENCE = (
 )
 
 LOST = re.compile(
-    r"ExecutorLostFailure|Lost executor|Failed to connect to|Connection from \S+ closed"
+    r"ExecutorLostFailure|Lost executor"
+    r"|java\.io\.IOException: (?:Failed to connect to|Connection from \S+ closed)"
     r"|\bio\.netty\.\S*Exception\b|\bClosedChannelException\b"
 )
 """What Spark says of a batch that lost an executor; a task that was sending to it may notice first.
@@ -165,9 +167,10 @@ class RealTime(Backend):
         if CROWDED in error:
             crowded_s = self._crowded_s.setdefault(batch, now_s)
             with self._wake:
-                self._wake.wait(CROWDED_PAUSE_S)
+                if not self._stopping:
+                    self._wake.wait(CROWDED_PAUSE_S)
             return now_s - crowded_s <= SLOTS_S
-        if not LOST.search(error) or self._losses.count(batch) >= LOSSES:
+        if not has_lost_executor(error) or self._losses.count(batch) >= LOSSES:
             return False
         self._losses.append(batch)
         return True
@@ -259,6 +262,11 @@ class RealTime(Backend):
             if chain[0] in self._timed:
                 self.job.jvm.tailrace.Lifetime.setTick(name, TICK_MS)
         self._lifetimes = dict(plan.lifetimes_ms)
+
+
+def has_lost_executor(error: str) -> bool:
+    """Whether a batch failed because an executor went away, not by what a step said."""
+    return FAILURE not in error and bool(LOST.search(error))
 
 
 def compiled(job: Job, compilation: Compilation, sink: object) -> DataFrame:
