@@ -39,15 +39,15 @@ check: setup
 
 # About an hour and a half; most of the results that the docs quote.
 bench: setup
-	$(BIN)/tailrace bench floor --out bench/results/floor.json
-	$(BIN)/tailrace bench batching --out bench/results/batching.json
-	$(BIN)/tailrace bench realtime --out bench/results/realtime.json
-	$(BIN)/tailrace bench kafka --out bench/results/kafka.json
-	$(BIN)/tailrace bench staircase --out bench/results/staircase.json
-	$(BIN)/tailrace bench overhead --out bench/results/overhead.json
-	$(BIN)/tailrace bench replay --out bench/results/replay.json
-	$(BIN)/tailrace bench simulator --out bench/results/simulator.json
-	$(BIN)/tailrace bench predict --out bench/results/predict.json
+	$(BIN)/python -m bench floor --out bench/results/floor.json
+	$(BIN)/python -m bench batching --out bench/results/batching.json
+	$(BIN)/python -m bench realtime --out bench/results/realtime.json
+	$(BIN)/python -m bench kafka --out bench/results/kafka.json
+	$(BIN)/python -m bench staircase --out bench/results/staircase.json
+	$(BIN)/python -m bench overhead --out bench/results/overhead.json
+	$(BIN)/python -m bench replay --out bench/results/replay.json
+	$(BIN)/python -m bench simulator --out bench/results/simulator.json
+	$(BIN)/python -m bench predict --out bench/results/predict.json
 	$(BIN)/tailrace demo --json > bench/results/demo.json
 	$(BIN)/python docs/figures.py
 
@@ -59,8 +59,8 @@ bench-predict: setup
 # About two and a half hours: every policy under one load, on real executors; and what scale-out
 # picks. It goes on where it was interrupted; make clean forgets.
 bench-scale: setup
-	$(BIN)/tailrace bench scale --keep out/scale.jsonl --out bench/results/scale.json
-	$(BIN)/tailrace bench stela --out bench/results/stela.json
+	$(BIN)/python -m bench scale --keep out/scale.jsonl --out bench/results/scale.json
+	$(BIN)/python -m bench stela --out bench/results/stela.json
 	$(BIN)/python docs/figures.py
 
 # 300 faults over six flows: exact, or refused in one sentence. It goes on where it was interrupted.
@@ -81,11 +81,11 @@ elastic: setup
 # A Kafka broker on loopback, until Ctrl-C; docs/kafka.md says what to do with it.
 PORT ?= 9092
 kafka: setup
-	$(BIN)/python -m tailrace.bench.broker --port $(PORT)
+	$(BIN)/python -m bench.broker --port $(PORT)
 
 # An hour of real-time mode with state: does anything grow?
 soak: setup
-	$(BIN)/python -m tailrace.bench.soak --minutes 60 --out bench/results/soak.json
+	$(BIN)/python -m bench.soak --minutes 60 --out bench/results/soak.json
 	$(BIN)/python docs/figures.py
 
 # Every dependency with the hashes of all its files, for any platform and Python from 3.11 on. Versions

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailrace.bench import scale
+from bench import scale
 from tailrace.units import show_duration
 
 if TYPE_CHECKING:

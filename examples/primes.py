@@ -10,7 +10,7 @@ original goes from 10,000 to 80,000 numbers/s in steps of 60 s, on up to 392 tas
 
 The bound is ours: a mean of 500 ms in every 5 s, for micro-batches. The original has 20 to 100 ms,
 and its records pass from task to task as they come. For such bounds there is real-time mode, which
-``tailrace bench staircase`` chooses when it gives this flow 10 ms.
+``python -m bench staircase`` chooses when it gives this flow 10 ms.
 """
 
 from __future__ import annotations

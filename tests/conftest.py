@@ -1,4 +1,4 @@
-"""The command line as tests call it, with or without a session."""
+"""The command line as tests call it, and the one broker of the run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from bench.broker import Broker
 from tailrace import cli
+from tailrace.errors import EnvironmentUnfit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).with_name("conf"))
 
@@ -65,3 +67,17 @@ def tailrace(
         return Said(ended.value.code, *capfd.readouterr())
 
     return call
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """The one Kafka of the run, started for the first test that needs it.
+
+    A test makes topics of its own, and brings the broker back if it ends it.
+    """
+    try:
+        shared = Broker()
+    except EnvironmentUnfit as unfit:
+        pytest.skip(str(unfit))
+    with shared:
+        yield shared

@@ -9,13 +9,12 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailrace import bench
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark import doctor, java, running, settings
 from tailrace.spark.settings import Finding
@@ -309,55 +308,6 @@ def test_no_output_directory_is_left_by_a_flow_that_is_not_there(
 ) -> None:
     tailrace("run", f"{job(GOOD)}:other", "--out", tmp_path / "out").sentence(USAGE)
     assert not (tmp_path / "out").exists()
-
-
-def test_an_unknown_benchmark_is_named_beside_the_known_ones(
-    tailrace: Callable[..., Said],
-) -> None:
-    said = tailrace("bench", "speed").sentence(USAGE)
-    assert said == f"There is no benchmark 'speed': choose {', '.join(bench.NAMES)}."
-
-
-def test_the_output_of_a_benchmark_is_checked_before_it_runs(
-    tailrace: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    class Never:
-        def measure(self, *, quick: bool) -> dict[str, Any]:
-            pytest.fail(f"it ran, quick={quick}")
-
-        def table(self, result: dict[str, Any]) -> Any:
-            pytest.fail(f"it was shown {result}")
-
-    monkeypatch.setattr(bench, "benchmark", lambda _: Never())
-    (tmp_path / "file").write_text("")
-    said = tailrace("bench", "floor", "--out", tmp_path).sentence(USAGE)
-    assert said == f"The output {tmp_path} is a directory: name a file in it."
-    said = tailrace("bench", "floor", "--out", tmp_path / "file" / "x.json").sentence(USAGE)
-    assert "is, or lies in, a file" in said
-
-
-def test_only_a_long_benchmark_keeps_its_runs(
-    tailrace: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    said = tailrace("bench", "floor", "--keep", tmp_path / "runs").sentence(USAGE)
-    assert said == (
-        "The benchmark 'floor' keeps no runs: leave out --keep, which is for "
-        f"{', '.join(bench.LONG)}."
-    )
-    got: dict[str, object] = {}
-
-    class Long:
-        def measure(self, *, quick: bool, keep: Path | None = None) -> dict[str, Any]:
-            got.update(quick=quick, keep=keep)
-            return {}
-
-        def table(self, result: dict[str, Any]) -> Any:
-            return str(result)
-
-    monkeypatch.setattr(bench, "benchmark", lambda _: Long())
-    tailrace("bench", "scale", "--keep", tmp_path / "new" / "runs")
-    assert got == {"quick": False, "keep": tmp_path / "new" / "runs"}
-    assert (tmp_path / "new").is_dir()
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer.main
 
+from bench import NAMES, benchmark
+from bench import __main__ as laboratory
 from tailrace import cli, outside
-from tailrace.bench import NAMES, benchmark
 from tailrace.cli import planning
 from tailrace.control import batches, scaling
 from tailrace.model import size
@@ -111,8 +112,16 @@ def test_every_command_and_option_of_tailrace_exists(document: Path) -> None:
             command = command.commands[words[0]]
         options = {opt for param in command.params for opt in param.opts}
         assert {word for word in words if word.startswith("--")} <= options
-        if name == "bench":
-            assert set(words[:1]) <= {*NAMES, "NAME"}
+
+
+@of_each_document
+def test_every_benchmark_and_its_options_exist(document: Path) -> None:
+    known: Any = typer.main.get_command(laboratory.app)
+    options = {opt for param in known.params for opt in param.opts}
+    for words in commands(document, "python"):
+        if words[:2] == ["-m", "bench"]:
+            assert words[2] in {*NAMES, "NAME"}
+            assert {word for word in words[3:] if word.startswith("--")} <= options
 
 
 def test_the_options_that_the_readme_names_alone_are_those_of_run() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.bench import jars
+from bench import jars
 from tailrace.errors import EnvironmentUnfit
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.bench import peers
-from tailrace.bench.peers import Peer, Result, environment, highest_rate, install, parse, run
+from bench import peers
+from bench.peers import Peer, Result, environment, highest_rate, install, parse, run
 from tailrace.errors import EnvironmentUnfit, FlowFailed, InputError
 
 if TYPE_CHECKING:

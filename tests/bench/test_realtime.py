@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tailrace.bench import realtime
-from tailrace.bench.ladder import Climber, climb, search
-from tailrace.bench.peers import Result, highest_rate, peers
-from tailrace.bench.turn import GENTLE_PER_S, GENTLE_S, Setup, Turn, counted, summed_up, trace
+from bench import realtime
+from bench.max_rate import Climber, climb, search
+from bench.peers import Result, highest_rate, peers
+from bench.realtime_run import GENTLE_PER_S, GENTLE_S, Setup, Turn, counted, summed_up, trace
 from tailrace.control import IntervalRecord
 from tailrace.errors import EnvironmentUnfit, FlowFailed
 from tailrace.plan import Plan
@@ -208,7 +208,7 @@ def test_a_peer_that_fails_is_missing_and_takes_no_more_turns(monkeypatch):
         calls.append(rate_per_s)
         raise EnvironmentUnfit("The peer is left out, as it does not install.")
 
-    monkeypatch.setattr("tailrace.bench.peers.Peer.measure", fail)
+    monkeypatch.setattr("bench.peers.Peer.measure", fail)
     rival = rival_of(0)
     assert rival.turn(2_000, 1.0) is None
     assert rival.turn(4_000, 1.0) is None

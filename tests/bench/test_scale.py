@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import cloudpickle
 
-from tailrace.bench import scale
+from bench import scale
 from tailrace.spark.running import send_by_value
 
 if TYPE_CHECKING:

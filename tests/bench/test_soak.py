@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.bench import soak
-from tailrace.bench.soak import FIGURES, GROWN, Sample, analysed, warm_up_s
+from bench import soak
+from bench.soak import FIGURES, GROWN, Sample, analysed, warm_up_s
 from tailrace.errors import FlowFailed, InputError
 
 LEVEL = Sample(0.0, 150.0, 900.0, 400.0, 6, 9, 280, 450, 52, 0.9, 10.0, 250.0, 150_000)

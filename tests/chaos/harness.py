@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailrace.bench.broker import Broker
+from bench.broker import Broker
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark.cluster import Cluster
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from tailrace.bench.broker import Broker
+    from bench.broker import Broker
 
 MOST_STARTS = 5
 BATCHES = 2

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.conftest import Said
-
     from tailrace.report.data import Report
+    from tests.conftest import Said
 
 USER, MACHINE = 2, 1
 TOO_SHORT = "The run was too short for a profile, or did not measure: let it run for a minute."

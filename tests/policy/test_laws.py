@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from bench.rivals import rivals
 from tailrace.model.forecasting.forecast import Forecast
 from tailrace.model.simulation.elastic import ElasticPlant
 from tailrace.policy.scaling.calibration import CostWeights, Goal, Strategy
 from tailrace.policy.scaling.horizon import Outlook
 from tailrace.policy.scaling.predictive import Predictive
 from tailrace.policy.scaling.rehearsal import compare
-from tailrace.policy.scaling.rivals import rivals
 from tailrace.policy.scaling.sizing import Limits
 from tailrace.report.saso import Saso, saso
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from bench.rivals import rivals
+from bench.rivals.rules import Constant, LatencyRule, Peak
 from tailrace.model.simulation.elastic import ElasticPlant
 from tailrace.policy.scaling.calibration import Goal
 from tailrace.policy.scaling.rehearsal import behind, compare, late, rehearse
-from tailrace.policy.scaling.rivals import rivals
-from tailrace.policy.scaling.rules import Constant, LatencyRule, Peak
 from tailrace.policy.scaling.sizing import Limits, Load, Move
 from tailrace.report.saso import SizedStep, saso
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.bench.broker import Broker
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark import connector
 from tailrace.spark.settings import session
@@ -22,20 +21,6 @@ def spark() -> Iterator[SparkSession]:
     shared = session("tests", master="local[4]", kafka=has_kafka())
     yield shared
     shared.stop()
-
-
-@pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
-    """The one Kafka of the run, started for the first test that needs it.
-
-    A test makes topics of its own, and brings the broker back if it ends it.
-    """
-    try:
-        shared = Broker()
-    except EnvironmentUnfit as unfit:
-        pytest.skip(str(unfit))
-    with shared:
-        yield shared
 
 
 def has_kafka() -> bool:

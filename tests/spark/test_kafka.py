@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
-from tailrace.bench import broker as brokers
+from bench import broker as brokers
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.spark import connector, kafka, sinks
 from tailrace.spark.flow import Flow
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tailrace.bench.broker import Broker
+    from bench.broker import Broker
 
 needs_spark = pytest.mark.spark
 by_value(__name__)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tailrace.bench.broker import Broker
+from bench.broker import Broker
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark import connector
 from tailrace.spark.leash import free_ports

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tailrace.cli import clusters, planning, running
 from tailrace.cli.app import app, complain, discard_stdout, open_streams
@@ -23,20 +23,25 @@ from tailrace.errors import FULL, EnvironmentUnfit, TailraceError, unwritable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["app", "clusters", "main", "planning", "running"]
+__all__ = ["app", "clusters", "main", "planning", "run", "running"]
 
 MACHINE, USER = 1, 2
 """Whose fault it was, as exit codes."""
 
 
 def main() -> None:
-    """Run a command; say in one sentence what went wrong.
+    """Run a command of ``tailrace``."""
+    run(app)
+
+
+def run(commands: Callable[[], object]) -> NoReturn:
+    """Run a command; say in one sentence what went wrong, and exit.
 
     SIGTERM interrupts it as Ctrl-C does, so that whatever it has opened is closed.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     open_streams()
-    code = _code_of(app)
+    code = _code_of(commands)
     sys.exit(code if _delivered() or code else MACHINE)
 
 

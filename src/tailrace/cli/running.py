@@ -1,8 +1,7 @@
-"""Commands that run flows, benchmarks and checks."""
+"""Commands that run flows and checks."""
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from contextlib import nullcontext, redirect_stdout
@@ -12,19 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from tailrace.cli.app import AsJson, app, complain, directory, print_json
+from tailrace.cli.app import AsJson, app, directory, print_json
+from tailrace.cli.results import OutFile, Quick, check_file, do_all, measure, show
 from tailrace.cli.screen import Screen
-from tailrace.errors import FULL, FlowFailed, InputError, TailraceError, unwritable
+from tailrace.errors import FlowFailed, InputError, TailraceError, unwritable
 from tailrace.masking import MASK, masked
 from tailrace.outside import parse_json, read_text
-from tailrace.state.files import write_text
 from tailrace.units import duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from tailrace.bench import Benchmark
     from tailrace.profile.profile import Profile
     from tailrace.report.data import Report
 
@@ -172,41 +170,6 @@ def doctor(
     raise typer.Exit(1 if fatal else 0)
 
 
-Quick = Annotated[bool, typer.Option(help="A short run whose ratios still hold.")]
-OutFile = Annotated[Path | None, typer.Option(help="Also write the result to this file.")]
-
-
-@app.command()
-def bench(
-    name: Annotated[str, typer.Argument(help="The benchmark, such as floor or realtime.")],
-    *,
-    quick: Quick = False,
-    keep: Annotated[
-        Path | None,
-        typer.Option(help="Keep finished runs in this file, and do not run again what it has."),
-    ] = None,
-    out: OutFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure Tailrace against plain Spark, or against itself, in one run."""
-    from tailrace import bench as known  # noqa: PLC0415 - commands import what they need
-
-    if name not in known.NAMES:
-        raise InputError(f"There is no benchmark '{name}': choose {', '.join(known.NAMES)}.")
-    if keep is None:
-        _measured(known.benchmark(name), quick=quick, out=out, as_json=as_json)
-        return
-    if name not in known.LONG:
-        raise InputError(
-            f"The benchmark '{name}' keeps no runs: leave out --keep, which is for "
-            f"{', '.join(known.LONG)}."
-        )
-    for file in (keep, out):
-        _check_file(file)
-    benchmark = known.long_benchmark(name)
-    _show(benchmark, benchmark.measure(quick=quick, keep=keep), out=out, as_json=as_json)
-
-
 @app.command()
 def validate(
     *,
@@ -221,14 +184,14 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Run known topologies, predict each run from the others, and say how right that was."""
-    from tailrace.bench import validate as validation  # noqa: PLC0415 - brings Spark along
+    from tailrace.spark.validation import validate as validation  # noqa: PLC0415 - brings Spark along
 
     if anew and again is None:
         raise InputError("--anew replaces runs of a result: name that with --again FILE.")
     if again is None:
-        _measured(validation, quick=quick, out=out, as_json=as_json)
+        measure(validation, quick=quick, out=out, as_json=as_json)
         return
-    _check_file(out)
+    check_file(out)
     try:
         before: Any = parse_json(read_text(again, "result", "run 'tailrace validate'"), str(again))
         result = validation.again(before)
@@ -238,37 +201,7 @@ def validate(
         ) from error
     if anew:
         result = validation.again(before, anew)
-    _show(validation, result, out=out, as_json=as_json)
-
-
-def _measured(benchmark: Benchmark, *, quick: bool, out: Path | None, as_json: bool) -> None:
-    _check_file(out)
-    _show(benchmark, benchmark.measure(quick=quick), out=out, as_json=as_json)
-
-
-def _check_file(out: Path | None) -> None:
-    if out is not None:
-        directory(out.parent)
-        if out.is_dir():
-            raise InputError(f"The output {out} is a directory: name a file in it.")
-
-
-def _show(benchmark: Benchmark, result: dict[str, Any], *, out: Path | None, as_json: bool) -> None:
-    tasks: list[Callable[[], object]] = []
-    if out is not None:
-        tasks.append(lambda: _save_result(result, out))
-    if as_json:
-        tasks.append(lambda: print_json(result))
-    else:
-        tasks.append(lambda: Screen().print(benchmark.table(result)))
-    _all_of(tasks)
-
-
-def _save_result(result: dict[str, Any], out: Path) -> None:
-    try:
-        write_text(out, json.dumps(result, indent=2) + "\n")
-    except OSError as error:
-        raise unwritable(f"The result {out}", error) from error
+    show(validation, result, out=out, as_json=as_json)
 
 
 def _check_length(seconds: float | None) -> None:
@@ -358,24 +291,4 @@ def _deliver(
     if as_json:
         tasks.append(lambda: print_json(whole.data))
     tasks += more
-    _all_of(tasks, failure)
-
-
-def _all_of(tasks: Iterable[Callable[[], object]], failure: Exception | None = None) -> None:
-    """Do them all, whichever of them fails; then say what failed, a failure from before last."""
-    failures: list[Exception] = []
-    for task in tasks:
-        try:
-            task()
-        except (TailraceError, BrokenPipeError) as error:
-            failures.append(error)
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            failures.append(unwritable("The result", error))
-    if failure is not None:
-        failures.append(failure)
-    for earlier in failures[:-1]:
-        complain(earlier)
-    if failures:
-        raise failures[-1]
+    do_all(tasks, failure)

@@ -1,4 +1,4 @@
-"""The scalers by name: ours, and those that they are held against."""
+"""The scalers by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from tailrace.errors import InputError
 from tailrace.policy.scaling.calibration import Priorities, Strategy
 from tailrace.policy.scaling.predictive import Predictive
 from tailrace.policy.scaling.reactive import Reactive
-from tailrace.policy.scaling.rivals import rivals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +26,7 @@ none."""
 
 def scalers() -> dict[str, Callable[[], Scaler]]:
     """What makes a scaler of each name. A run needs a new one, since it may remember."""
-    return {"predictive": partial(Predictive, EXECUTORS), "reactive": Reactive, **rivals()}
+    return {"predictive": partial(Predictive, EXECUTORS), "reactive": Reactive}
 
 
 def scaler_of(given: str | Scaler) -> Scaler:

@@ -11,7 +11,7 @@ import math
 
 from tailrace.errors import InputError
 from tailrace.policy.decision import Alternative
-from tailrace.policy.scaling.rules import stay, wait
+from tailrace.policy.scaling.moves import stay, wait
 from tailrace.policy.scaling.sizing import Load, Move
 from tailrace.units import show_duration, show_rate
 

@@ -46,7 +46,7 @@ from tailrace.policy.scaling.calibration import (
     unable,
 )
 from tailrace.policy.scaling.horizon import Outlook, best_trajectory
-from tailrace.policy.scaling.rules import settling, stay, wait
+from tailrace.policy.scaling.moves import settling, stay, wait
 from tailrace.policy.scaling.sizing import LatencyModel, Load, Move
 from tailrace.units import show_duration, show_rate
 

@@ -1,0 +1,85 @@
+"""What a command delivers: a result as JSON, as a table and in a file, whatever else fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from tailrace.cli.app import complain, directory, print_json
+from tailrace.cli.screen import Screen
+from tailrace.errors import FULL, InputError, TailraceError, unwritable
+from tailrace.state.files import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rich.table import Table
+
+Quick = Annotated[bool, typer.Option(help="A short run whose ratios still hold.")]
+OutFile = Annotated[Path | None, typer.Option(help="Also write the result to this file.")]
+
+
+class Measurement(Protocol):
+    """A module with these two functions."""
+
+    def measure(self, *, quick: bool) -> dict[str, Any]:
+        """Run it; the result as plain data."""
+
+    def table(self, result: dict[str, Any]) -> Table:
+        """The result for a person."""
+
+
+def measure(what: Measurement, *, quick: bool, out: Path | None, as_json: bool) -> None:
+    """Run a measurement and deliver its result."""
+    check_file(out)
+    show(what, what.measure(quick=quick), out=out, as_json=as_json)
+
+
+def check_file(out: Path | None) -> None:
+    """Refuse a file that could not be written, before anything takes its time."""
+    if out is not None:
+        directory(out.parent)
+        if out.is_dir():
+            raise InputError(f"The output {out} is a directory: name a file in it.")
+
+
+def show(what: Measurement, result: dict[str, Any], *, out: Path | None, as_json: bool) -> None:
+    """Deliver a result to its file and to standard output."""
+    tasks: list[Callable[[], object]] = []
+    if out is not None:
+        tasks.append(lambda: _save(result, out))
+    if as_json:
+        tasks.append(lambda: print_json(result))
+    else:
+        tasks.append(lambda: Screen().print(what.table(result)))
+    do_all(tasks)
+
+
+def _save(result: dict[str, Any], out: Path) -> None:
+    try:
+        write_text(out, json.dumps(result, indent=2) + "\n")
+    except OSError as error:
+        raise unwritable(f"The result {out}", error) from error
+
+
+def do_all(tasks: Iterable[Callable[[], object]], failure: Exception | None = None) -> None:
+    """Do them all, whichever of them fails; then say what failed, a failure from before last."""
+    failures: list[Exception] = []
+    for task in tasks:
+        try:
+            task()
+        except (TailraceError, BrokenPipeError) as error:
+            failures.append(error)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            failures.append(unwritable("The result", error))
+    if failure is not None:
+        failures.append(failure)
+    for earlier in failures[:-1]:
+        complain(earlier)
+    if failures:
+        raise failures[-1]

@@ -1,0 +1,1 @@
+"""Whether predictions hold: known topologies, each run predicted from the others."""
