@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from bench.checkpoint import Kept
 from bench.rivals import rivals
 from bench.rivals.rules import Constant, Peak
+from bench.standstill import moving
 from tailrace import load
 from tailrace.errors import FlowFailed
 from tailrace.policy.scaling.choice import scalers
@@ -39,7 +40,6 @@ from tailrace.spark.running import send_by_value
 from tailrace.spark.settings import few_executors, session
 from tailrace.spark.sources import replay
 from tailrace.spark.step import step
-from tailrace.spark.validation.retry_if_noisy import moving
 
 if TYPE_CHECKING:
     from collections.abc import Callable

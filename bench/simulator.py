@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from bench.simulation.simulate import Station, Times, arrivals, network
 from tailrace.errors import EnvironmentUnfit
-from tailrace.model.simulation.simulate import Station, Times, arrivals, network
 from tailrace.report.machine import described
 
 if TYPE_CHECKING:

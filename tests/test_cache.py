@@ -10,8 +10,8 @@ from typing import Any
 import numba
 import pytest
 
+from bench.simulation import kernels
 from tailrace import cache
-from tailrace.model.simulation import kernels
 
 
 @pytest.fixture

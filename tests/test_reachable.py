@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tools import reachable
-import sources
+from tools import reachable, sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -303,15 +302,6 @@ def test_fields_and_members_of_enums_are_not_judged(dead_core) -> None:
 def test_a_module_that_is_passed_on_is_used_by_its_attributes(dead_core) -> None:
     text = "from tailrace import other\ndef used(): return show(other)\ndef show(it): it.table()"
     assert dead_core(text, "used", other="def table(): ...\ndef left(): ...") == {"left"}
-
-
-def test_benchmarks_are_no_users_but_for_the_files_that_stay(dead) -> None:
-    core = "def measured(): ...\ndef validated(): ..."
-    bench = "from tailrace.core import measured\nmeasured()\nif __name__ == '__main__': measured()"
-    stays = "from tailrace.core import validated\ndef judge(): validated()"
-    cli = "from tailrace.bench import validate\ndef main(): validate.judge()"
-    files = {"core.py": core, "bench/__init__.py": "", "bench/floor.py": bench}
-    assert dead({**files, "bench/validate.py": stays, "cli/__init__.py": cli}) == {"measured"}
 
 
 def test_a_package_that_is_reached_as_a_whole_takes_one_line(write, capsys) -> None:

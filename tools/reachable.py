@@ -22,7 +22,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tools.sources import PACKAGE, Definition, Function, Module, Scope, Uses, last_part, read_package
+from tools.sources import (
+    PACKAGE,
+    Definition,
+    Function,
+    Module,
+    Scope,
+    Uses,
+    last_part,
+    read_package,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

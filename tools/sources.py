@@ -12,11 +12,6 @@ if TYPE_CHECKING:
 
 PACKAGE: Final = "tailrace"
 
-MOVING: Final = "bench"
-STAYING: Final = ("judging", "machine", "quiet", "topologies", "validate")
-"""Benchmarks leave the package, so they count as its users no more than tests do; for now
-``tailrace validate`` still needs these files of theirs. Drop both names when the room is empty."""
-
 _RECORDS: Final = {"NamedTuple", "Protocol", "TypedDict"}
 _ENUMS: Final = {"Enum", "Flag", "IntEnum", "IntFlag", "StrEnum"}
 _TAKES_TYPES: Final = {"NewType", "TypeVar", "cast"}
@@ -73,9 +68,8 @@ def read_package(root: Path) -> dict[str, Module]:
     found = {}
     for path in sorted((root / "src" / PACKAGE).rglob("*.py")):
         parts = path.relative_to(root / "src").with_suffix("").parts
-        if parts[1] != MOVING or parts[-1] in STAYING:
-            parts = parts[:-1] if parts[-1] == "__init__" else parts
-            found[".".join(parts)] = _read_module(".".join(parts), path)
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        found[".".join(parts)] = _read_module(".".join(parts), path)
     return found
 
 

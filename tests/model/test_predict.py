@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.simulation.batchruns import hand_overs
 from tailrace.control.recording import Recording
 from tailrace.errors import InputError
 from tailrace.flow import Step, Stream, graph
@@ -30,7 +31,6 @@ from tailrace.model.score import (
     Accuracy,
     Score,
 )
-from tailrace.model.simulation.batchruns import hand_overs
 from tailrace.model.simulator import Plant, StepCost, simulate
 from tailrace.outside import MOST_MS
 from tailrace.plan import Backend, Plan

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.rivals.rules import Peak
+from bench.simulation.elastic import ElasticPlant
+from bench.simulation.rehearsal import rehearse
 from tailrace.errors import InputError
 from tailrace.model.forecasting.smoothing import Method, Weights
-from tailrace.model.simulation.elastic import ElasticPlant
 from tailrace.policy.scaling.calibration import (
     CostWeights,
     Goal,
@@ -27,7 +28,6 @@ from tailrace.policy.scaling.calibration import (
 from tailrace.policy.scaling.costs import STANDARD, Cores, Executors, Grade, Price, Watts
 from tailrace.policy.scaling.horizon import Outlook
 from tailrace.policy.scaling.predictive import Predictive
-from tailrace.policy.scaling.rehearsal import rehearse
 from tailrace.policy.scaling.sizing import Limits, Load, Move, Scaler
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,11 +21,6 @@ neighbour goes from fast to slow and back many times a second."""
 
 SLOWER = 1.25
 """A machine that takes so many times its best for the same work is disturbed."""
-
-STILL_S = 2.0
-"""A machine that does nothing for so long was not slow, but stopped."""
-
-_LOOK_S = 0.1
 
 TRIES = 3
 MOST_REPEATS = 16
@@ -70,45 +64,3 @@ class Quiet:
     def as_json(self) -> dict[str, Any]:
         """How quiet it was."""
         return {"runs": self.runs, "repeated": self.repeated, "disturbed": self.disturbed}
-
-
-class Standstill:
-    """Notices when the machine stands still, as a virtual one does while it is copied or moved.
-
-    While it is entered, a thread looks at the clock ten times a second.
-    """
-
-    def __init__(self, now_s: Callable[[], float] = time.time) -> None:
-        """``now_s`` is the clock that goes on meanwhile."""
-        self.longest_s = 0.0
-        self._now_s = now_s
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Standstill:
-        """Begin to watch."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Watch no longer."""
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        before_s = self._now_s()
-        while not self._over.wait(_LOOK_S):
-            now_s = self._now_s()
-            self.longest_s = max(self.longest_s, now_s - before_s - _LOOK_S)
-            before_s = now_s
-
-
-def moving(run: Callable[[], _T]) -> _T:
-    """The result of a run in which the machine did not stand still, or of the last try."""
-    for _ in range(TRIES):
-        with Standstill() as watched:
-            result = run()
-        if watched.longest_s < STILL_S:
-            break
-        _LOG.warning("The machine stood still for %.1f s.", watched.longest_s)
-    return result

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.simulation import kernels
 from tailrace.errors import InputError
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.queueing.queues import Kingman
-from tailrace.model.simulation import kernels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from bench.rivals import rivals
+from bench.simulation.elastic import ElasticPlant
+from bench.simulation.rehearsal import compare
 from tailrace.model.forecasting.forecast import Forecast
-from tailrace.model.simulation.elastic import ElasticPlant
 from tailrace.policy.scaling.calibration import CostWeights, Goal, Strategy
 from tailrace.policy.scaling.horizon import Outlook
 from tailrace.policy.scaling.predictive import Predictive
-from tailrace.policy.scaling.rehearsal import compare
 from tailrace.policy.scaling.sizing import Limits
 from tailrace.report.saso import Saso, saso
 

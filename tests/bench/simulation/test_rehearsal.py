@@ -12,16 +12,16 @@ import pytest
 
 from bench.rivals import rivals
 from bench.rivals.rules import Constant, LatencyRule, Peak
-from tailrace.model.simulation.elastic import ElasticPlant
+from bench.simulation.elastic import ElasticPlant
+from bench.simulation.rehearsal import behind, compare, late, rehearse
 from tailrace.policy.scaling.calibration import Goal
-from tailrace.policy.scaling.rehearsal import behind, compare, late, rehearse
 from tailrace.policy.scaling.sizing import Limits, Load, Move
 from tailrace.report.saso import SizedStep, saso
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tailrace.policy.scaling.rehearsal import Rehearsal
+    from bench.simulation.rehearsal import Rehearsal
     from tailrace.policy.scaling.sizing import Scaler
 
 PLANT = ElasticPlant(service_ms=10.0, start_ms=3_000.0)

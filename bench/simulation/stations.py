@@ -1,7 +1,7 @@
 """Stations, the queues of a simulation, and the records that pass them.
 
 Here records go through one station, or through a row of them that hold each other up;
-``tailrace.model.simulation.simulate`` sends them from station to station.
+``bench.simulation.simulate`` sends them from station to station.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.simulation import kernels
+from bench.simulation.chance import Purpose, Times, check_shares, picked, rounded, seeded
+from bench.simulation.pauses import merged
+from bench.simulation.simulated import StationUse
 from tailrace.errors import InputError
-from tailrace.model.simulation import kernels
-from tailrace.model.simulation.chance import Purpose, Times, check_shares, picked, rounded, seeded
-from tailrace.model.simulation.pauses import merged
-from tailrace.model.simulation.simulated import StationUse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,12 +18,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from tailrace.errors import InputError
-from tailrace.load import Burst, Constant, generate
-from tailrace.model.microbatch import BatchModel
-from tailrace.model.realtime import Boundary, HandOverModel
-from tailrace.model.simulation import kernels, simulate
-from tailrace.model.simulation.simulate import (
+from bench.simulation import kernels, simulate
+from bench.simulation.simulate import (
     Simulated,
     StageTasks,
     Station,
@@ -38,6 +34,10 @@ from tailrace.model.simulation.simulate import (
     replicated,
     warm_up_of,
 )
+from tailrace.errors import InputError
+from tailrace.load import Burst, Constant, generate
+from tailrace.model.microbatch import BatchModel
+from tailrace.model.realtime import Boundary, HandOverModel
 from tailrace.profile.histogram import LogHistogram
 
 Floats = NDArray[np.float64]

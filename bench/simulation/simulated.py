@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import stdtrit
 
+from bench.simulation.chance import seeded
 from tailrace.errors import InputError
 from tailrace.model.latencies import Latencies
-from tailrace.model.simulation.chance import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

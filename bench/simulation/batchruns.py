@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.simulation import kernels
+from bench.simulation.chance import Purpose, checked_arrivals, seeded
+from bench.simulation.pauses import merged
+from bench.simulation.simulated import Batches, Simulated, StationUse, warm_up_records
 from tailrace.errors import InputError
-from tailrace.model.simulation import kernels
-from tailrace.model.simulation.chance import Purpose, checked_arrivals, seeded
-from tailrace.model.simulation.pauses import merged
-from tailrace.model.simulation.simulated import Batches, Simulated, StationUse, warm_up_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,11 +22,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tailrace.errors import InputError
-from tailrace.goals import SOURCE
-from tailrace.model.simulation import kernels
-from tailrace.model.simulation.batchruns import StageTasks, hand_overs, micro_batches
-from tailrace.model.simulation.chance import (
+from bench.simulation import kernels
+from bench.simulation.batchruns import StageTasks, hand_overs, micro_batches
+from bench.simulation.chance import (
     Purpose,
     Times,
     arrivals,
@@ -34,9 +32,11 @@ from tailrace.model.simulation.chance import (
     picked,
     seeded,
 )
-from tailrace.model.simulation.pauses import gaps
-from tailrace.model.simulation.simulated import Simulated, replicated, warm_up_of, warm_up_records
-from tailrace.model.simulation.stations import Records, Station, Visit, joined, serve, tandem
+from bench.simulation.pauses import gaps
+from bench.simulation.simulated import Simulated, replicated, warm_up_of, warm_up_records
+from bench.simulation.stations import Records, Station, Visit, joined, serve, tandem
+from tailrace.errors import InputError
+from tailrace.goals import SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.simulation import kernels
 from tailrace.errors import InputError
-from tailrace.model.simulation import kernels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.errors import InputError
-from tailrace.model.microbatch import BatchModel
-from tailrace.model.queueing.queues import MG1, Kingman
-from tailrace.model.simulation.batchruns import micro_batches
-from tailrace.model.simulation.elastic import (
+from bench.simulation.batchruns import micro_batches
+from bench.simulation.elastic import (
     Elastic,
     ElasticPlant,
     Estimate,
     Measured,
     learn,
 )
+from tailrace.errors import InputError
+from tailrace.model.microbatch import BatchModel
+from tailrace.model.queueing.queues import MG1, Kingman
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tailrace.model.simulation.elastic import learn
+from bench.simulation.elastic import learn
 from tailrace.policy.scaling.calibration import Goal
 from tailrace.policy.scaling.sizing import Load
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tailrace.model.simulation.elastic import ElasticPlant, Estimate, Measured
+    from bench.simulation.elastic import ElasticPlant, Estimate, Measured
     from tailrace.policy.scaling.sizing import Limits, Scaler
 
     Floats = NDArray[np.float64]
