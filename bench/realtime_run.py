@@ -165,7 +165,7 @@ def take_turn(spark: SparkSession, setup: Setup) -> Turn:
     controller = run.controller
     return summed_up(
         setup,
-        counted(controller.log.history, controller.origin_us, setup),
+        counted(controller.log.history, controller.log.origin_us, setup),
         batches=report.data["batches"],
         cpu_s=cpu_s,
         others_cores=max(0.0, busy_s - cpu_s) / setup.seconds,

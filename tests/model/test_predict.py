@@ -31,11 +31,12 @@ from tailrace.model.score import (
     Accuracy,
     Score,
 )
-from tailrace.model.simulator import Plant, StepCost, simulate
+from tailrace.model.simulator import Plant, StepCost
 from tailrace.outside import MOST_MS
 from tailrace.plan import Backend, Plan
 from tailrace.profile.interval import Intervals
 from tailrace.profile.profile import BatchCosts, HandOverCosts, Profile, StepProfile
+from tests.simulated import simulate
 
 if TYPE_CHECKING:
     from tailrace.flow import Graph

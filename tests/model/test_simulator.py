@@ -16,9 +16,10 @@ from tailrace.errors import InputError
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.load import Constant, Frequencies, Trace, Uniform, generate
 from tailrace.model.microbatch import BatchModel
-from tailrace.model.simulator import Plant, StepCost, simulate
+from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import Plan
 from tailrace.profile.moments import Moments
+from tests.simulated import simulate
 
 if TYPE_CHECKING:
     from tailrace.profile.batch import BatchMeasure

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tailrace.control import BatchController, Mode
+from tailrace.control import Controller, Mode
+from tailrace.control.events import Ended
 from tailrace.control.scaling import Scaling
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import SINK, SOURCE, Constraint
 from tailrace.load import Burst, Constant, RateProfile, generate
-from tailrace.model.simulator import Plant, StepCost, simulate
+from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import first_plan
 from tailrace.policy.scaling.choice import scaler_of
 from tailrace.policy.scaling.sizing import Limits
 from tailrace.report.data import Report, Usage, report_of
+from tests.simulated import simulate, started
 
 if TYPE_CHECKING:
     from tailrace.profile.batch import BatchMeasure
@@ -61,17 +63,18 @@ def simulated(
     """The report of a simulated run, its usage taken from the work that was done."""
     flow, trace = pipeline(), generate(load, seed=3)
     plan = first_plan(flow, 100.0 if mode is Mode.ENFORCE else 0.0, 2)
-    controller = BatchController(flow, goals, plan, origin_us=0, mode=mode)
+    controller = started(Controller(flow, goals, mode=mode), plan)
     batches = simulate(flow, plant(), trace, controller, np.random.default_rng(5))
-    controller.finish()
+    controller.handle(Ended())
     cpu_s = sum(batch.duration_ms for batch in batches) / 1e3
     elapsed_s = batches[-1].ended_us / 1e6
     usage = Usage(elapsed_s, 2 * elapsed_s, cpu_s)
     report = report_of(
         "sentiments",
-        controller,
+        controller.log,
         usage,
         warm_up_ms=10_000.0,
+        profile=controller.profile("sentiments", 10_000.0),
         restarts_ms=restarts_ms,
         notes=notes,
     )
@@ -111,8 +114,8 @@ def impossible() -> Report:
 
 @pytest.fixture(scope="session")
 def empty() -> Report:
-    controller = BatchController(pipeline(), GOALS, first_plan(pipeline(), 100.0, 2), origin_us=0)
-    return report_of("sentiments", controller, Usage(0.4, 0.8, 0.9), warm_up_ms=10_000.0)
+    controller = started(Controller(pipeline(), GOALS), first_plan(pipeline(), 100.0, 2))
+    return report_of("sentiments", controller.log, Usage(0.4, 0.8, 0.9), warm_up_ms=10_000.0)
 
 
 @pytest.fixture(scope="session")
@@ -123,9 +126,9 @@ def elastic() -> Report:
     )
     plan = replace(first_plan(flow, 300.0, 1), executors=1)
     scaling = Scaling(flow, scaler_of("predictive"), Limits(1, 4))
-    controller = BatchController(flow, (Constraint(1_000.0),), plan, origin_us=0, scaling=scaling)
+    controller = started(Controller(flow, (Constraint(1_000.0),), scaling=scaling), plan)
     machine = Plant(planning_ms=60.0, sink_ms=20.0, steps={"wait": StepCost(5.0)}, start_ms=4_000.0)
     trace = generate(Burst("100 /s", "300 /s", "40 s", "40 s", "120 s"), seed=3)
     simulate(flow, machine, trace, controller, np.random.default_rng(5))
-    controller.finish()
-    return report_of("waits", controller, Usage(120.0, 240.0, 9.0), warm_up_ms=10_000.0)
+    controller.handle(Ended())
+    return report_of("waits", controller.log, Usage(120.0, 240.0, 9.0), warm_up_ms=10_000.0)

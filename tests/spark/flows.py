@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from tailrace.control.actions import Change
     from tailrace.profile.batch import BatchMeasure
     from tailrace.spark import sinks
     from tailrace.spark.run import Run
@@ -66,6 +67,11 @@ class Running:
     def __init__(self, spark: SparkSession, flow: Flow, **how: Any) -> None:
         self.measures: list[BatchMeasure] = []
         self.run: Run = flow.start(spark, on_measure=self.measures.append, **how)
+
+    def apply(self, *actions: Change) -> None:
+        """Change the plan from outside, as a controller would."""
+        for action in actions:
+            self.run._backend.apply(action)
 
     def __enter__(self) -> Running:
         return self

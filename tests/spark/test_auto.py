@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +14,6 @@ from tailrace.policy import backend as policy
 from tailrace.spark import sinks
 from tailrace.spark.sources import replay
 from tailrace.spark.step import keyed_step
-from tailrace.spark.switch import Switch
 
 from .collected import Files, plan_on
 from .flows import COUNT, Running, a_step, observed
@@ -115,7 +113,7 @@ def test_a_run_changes_its_backend_and_goes_on_with_its_offsets_and_state(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     wish = Wish(first)
-    monkeypatch.setattr("tailrace.spark.switch.choose", wish)
+    monkeypatch.setattr("tailrace.control.switching.choose", wish)
     files = Files(tmp_path / "out")
     order = [first, "realtime" if first == "microbatch" else "microbatch"]
     with Running(spark, switched(files.sink, "enforce")) as running:
@@ -151,7 +149,7 @@ def test_a_run_goes_on_where_the_other_backend_is_refused_and_asks_for_it_no_mor
         refusals.append("The session answers too slowly.")
         raise EnvironmentUnfit(refusals[-1])
 
-    monkeypatch.setattr("tailrace.spark.switch.choose", wish)
+    monkeypatch.setattr("tailrace.control.switching.choose", wish)
     monkeypatch.setattr("tailrace.spark.run.require_milliseconds", refuse)
     with Running(spark, switched(sinks.discard(), "enforce")) as running:
         history = running.run.controller.log.history
@@ -165,41 +163,11 @@ def test_a_run_goes_on_where_the_other_backend_is_refused_and_asks_for_it_no_mor
     assert report.data["restarts_ms"] == []
 
 
-def test_a_switch_looks_at_every_interval_also_when_the_oldest_are_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A log holds so many intervals; its length told of no new one after a day."""
-    monkeypatch.setattr("tailrace.spark.switch.why_not", lambda *_: ())
-    monkeypatch.setattr("tailrace.spark.switch.LOOK_S", 0.001)
-    anything: Any = SimpleNamespace(defaultParallelism=2)
-    anything.spark = anything.sparkContext = anything
-    anything.constraints = ()
-    log = SimpleNamespace(history=[SimpleNamespace(start_us=1, rate_per_s=1.0)])
-    run: Any = SimpleNamespace(controller=SimpleNamespace(log=log))
-    seen: list[float] = []
-
-    def consider(_: Switch, run: Any, rate_per_s: float) -> None:
-        seen.append(rate_per_s)
-        (last,) = run.controller.log.history
-        run.controller.log.history = [
-            SimpleNamespace(start_us=last.start_us + 1, rate_per_s=rate_per_s + 1)
-        ]
-
-    monkeypatch.setattr(Switch, "_consider", consider)
-    switch = Switch(anything, anything, anything)
-    switch.watch(run)
-    try:
-        until(lambda: len(seen) >= 3, "three intervals were looked at")
-    finally:
-        switch.close()
-    assert seen[:3] == [1.0, 2.0, 3.0]
-
-
 def test_an_adviser_says_which_backend_it_would_take_and_stays(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wish = Wish("microbatch")
-    monkeypatch.setattr("tailrace.spark.switch.choose", wish)
+    monkeypatch.setattr("tailrace.control.switching.choose", wish)
     with Running(spark, switched(sinks.discard(), "advise")) as running:
         decisions = running.run.controller.log.decisions
         wish.backend = "realtime"

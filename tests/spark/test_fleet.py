@@ -11,7 +11,7 @@ from tailrace.errors import EnvironmentUnfit
 from tailrace.policy.scaling.ondemand import OnDemand
 from tailrace.spark import sinks
 from tailrace.spark.flow import Flow
-from tailrace.spark.microbatch import Fleet
+from tailrace.spark.microbatch import Pool
 from tailrace.spark.step import step
 
 from .flows import Running
@@ -37,6 +37,10 @@ class MadeUp:
     def __init__(self, _: object) -> None:
         self.running = self.wanted = min(1, self.room)
         self.asked: list[int] = []
+
+    @property
+    def requested(self) -> int:
+        return self.wanted
 
     def there(self) -> tuple[str, ...]:
         return tuple(map(str, range(self.running)))
@@ -83,7 +87,7 @@ def test_executors_that_warm_up_cost_and_take_no_tasks() -> None:
     executors.cores, executors.running = 2, 3
     executors.ready = lambda: ("0",)
     held: list[int] = []
-    assert Fleet(executors, held.append).slots() == 2
+    assert Pool(executors, held.append).look(None).slots == 2
     assert held == [6]
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.control import batches
+from tailrace.control.actions import SetChains
 from tailrace.errors import FlowFailed, InputError, StepFailed, TraceError
 from tailrace.plan import Plan
 from tailrace.policy.decision import Decision, Observation
@@ -78,16 +79,15 @@ def test_a_flow_rests_when_it_has_seen_that_nothing_comes_and_not_before(
 
         def all_there() -> bool:
             before = total(memory)
-            rested.update([backend._rests()] if before < sequentially().total() else [])
+            rested.update([backend._is_idle()] if before < sequentially().total() else [])
             return total(memory) >= sequentially().total()
 
         until(all_there, "all results")
         assert rested == {False}
-        until(backend._rests, "it rests")
-        controller = running.run.controller
-        controller.plan = replace(controller.plan, chains=APART)
+        until(backend._is_idle, "it rests")
+        running.apply(SetChains(APART))
         until(lambda: backend.restarts_ms, "the restart")
-        until(backend._rests, "it rests again, though nothing came since its restart")
+        until(backend._is_idle, "it rests again, though nothing came since its restart")
 
 
 def test_an_address_is_no_place_for_a_checkpoint() -> None:
@@ -139,7 +139,7 @@ def test_a_change_of_chains_while_running_loses_and_doubles_nothing(spark: Spark
 
         for change, chains in enumerate((APART, (("a", "b"), ("c",)), first.chains), start=1):
             until(more_than(total(memory), memory), "results under the plan")
-            controller.plan = replace(controller.plan, chains=chains)
+            running.apply(SetChains(chains))
             until(restarted(change), "the restart")
         until(lambda: total(memory) >= sequentially(3000).total(), "all results")
         report = running.run.stop()

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from tailrace.control.actions import SetChains, SetInterval
 from tailrace.plan import Plan
 from tailrace.spark import sinks
 from tailrace.spark.sources import replay
@@ -120,7 +120,7 @@ def test_the_interval_changes_live(spark: SparkSession) -> None:
     flow = observed(lambda f: f.select("seq"), sinks.discard(), source=even_trace(60_000, 1000))
     with Running(spark, flow, plan=lambda _: Plan(300.0, ())) as running:
         until(lambda: len(running.measures) >= 8, "batches at the first interval")
-        running.run.controller.plan = Plan(900.0, ())
+        running.apply(SetInterval(900.0))
         changed = len(running.measures)
         until(lambda: len(running.measures) >= changed + 6, "batches at the second interval")
         report = running.run.stop()
@@ -160,8 +160,7 @@ def test_a_native_aggregation_keeps_its_state_across_batches_and_restarts(
 
     with Running(spark, observed(pipeline, memory, source=replay(load, partitions=1))) as running:
         until(lambda: len(memory.batches) >= 2, "some batches")
-        apart = replace(running.run.controller.plan, chains=(("a",), ("b",)))
-        running.run.controller.plan = apart
+        running.apply(SetChains((("a",), ("b",))))
         until(lambda: running.run._backend.restarts_ms, "the restart")
         until(lambda: sum(n for n, _ in counts().values()) >= COUNT, "all counted")
         running.run.stop()

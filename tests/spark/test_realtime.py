@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.control import LiveController
+from tailrace.control.actions import SetChains, SetLifetimes
 from tailrace.errors import EnvironmentUnfit, InputError, StepFailed
 from tailrace.profile.live import Stretch
 from tailrace.spark import sinks
@@ -216,7 +216,6 @@ def test_a_longer_lifetime_reaches_running_tasks_without_a_restart(spark: SparkS
     flow = observed(a_step(lambda row: row.seq), sinks.discard(), source=even_trace(60_000, 1000))
     heard: list[Stretch] = []
     with Running(spark, flow, plan=LIVE) as running:
-        controller = running.run.controller
         ear = running.run._backend._ear
         pass_on = ear._heard
 
@@ -231,9 +230,9 @@ def test_a_longer_lifetime_reaches_running_tasks_without_a_restart(spark: SparkS
             return sum(s.records for s in some) / max(1, sum(s.handovers for s in some))
 
         until(lambda: len(heard) >= 6 and per_hand_over(4) < 10, "small hand-overs")
-        controller.plan = replace(controller.plan, lifetimes_ms={"a": 100.0})
+        running.apply(SetLifetimes({"a": 100.0}))
         until(lambda: per_hand_over(4) > 20, "hand-overs of a tenth of a second")
-        controller.plan = replace(controller.plan, lifetimes_ms={})
+        running.apply(SetLifetimes())
         until(lambda: per_hand_over(4) < 10, "small hand-overs again")
         report = running.run.stop()
     assert report.data["restarts_ms"] == []
@@ -291,10 +290,10 @@ def test_a_change_of_chains_restarts_where_a_batch_ends_and_loses_and_doubles_no
     files = Files(tmp_path / "out")
     flow = observed(three_steps, files.sink, source=even_trace(3000, 1000))
     with Running(spark, flow, plan=LIVE) as running:
-        controller, backend = running.run.controller, running.run._backend
+        backend = running.run._backend
         for times, chains in enumerate((APART, (("a", "b"), ("c",))), start=1):
             until(files.hold(len(files.rows()) + 1), "results under the plan")
-            controller.plan = replace(controller.plan, chains=chains)
+            running.apply(SetChains(chains))
             until(lambda times=times: len(backend.restarts_ms) == times, "the restart")  # type: ignore[misc]
         until(files.hold(sequentially(3000).total()), "all results")
         report = running.run.stop()
@@ -479,9 +478,8 @@ def test_a_bound_behind_an_aggregation_is_refused_and_one_before_it_is_not(
     spark.conf.set("spark.sql.shuffle.partitions", "1")
     try:
         with Running(spark, flow, plan=LIVE) as running:
-            controller = running.run.controller
-            assert isinstance(controller, LiveController)
-            assert controller._other_tasks == 2 + 1  # two read, and one is behind the exchange
+            # two read, and one is behind the exchange
+            assert running.run._backend._other_tasks == 2 + 1
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", before)
 

@@ -1,19 +1,16 @@
-"""The loop: observe, decide, act, and keep a record of why."""
+"""The loop: events in, actions out, and a log of why."""
 
 from __future__ import annotations
 
-from tailrace.control.batches import BatchController
-from tailrace.control.live import LiveController
-from tailrace.control.loop import Controller, IntervalRecord, Log, Mode, Record, Saving, StepRecord
+from tailrace.control.controller import Controller
+from tailrace.control.log import DecisionRecord, IntervalRecord, Log, Mode, Saving, StepRecord
 
 __all__ = [
-    "BatchController",
     "Controller",
+    "DecisionRecord",
     "IntervalRecord",
-    "LiveController",
     "Log",
     "Mode",
-    "Record",
     "Saving",
     "StepRecord",
 ]

@@ -1,8 +1,4 @@
-"""The loop for micro-batches.
-
-A backend, real or simulated, hands every finished batch to the controller and asks which plan to
-run next; everything else can be replayed from the same batches.
-"""
+"""The loop for micro-batches: everything follows from what was measured of finished batches."""
 
 from __future__ import annotations
 
@@ -12,11 +8,15 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tailrace.control.loop import LIKELY, SURE, Controller, Mode, Saving, clear_rise, load_of
+from tailrace.control.actions import SetExecutors
+from tailrace.control.events import BatchFinished, Idle, PoolChanged, Refused
+from tailrace.control.log import Mode, Saving
+from tailrace.control.loop import LIKELY, SURE, Loop, clear_rise, load_of
 from tailrace.control.scaling import POLICY as SCALING
 from tailrace.goals import SOURCE
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
 from tailrace.policy import batching, chaining, feasibility
+from tailrace.policy.backend import MicroBatchCosts
 from tailrace.policy.decision import Observation, Reading
 from tailrace.profile.batch import came
 from tailrace.profile.clock import Forward
@@ -26,12 +26,14 @@ from tailrace.profile.leftovers import Leftovers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.control.loop import Log
+    from tailrace.control.events import Event
+    from tailrace.control.log import Log
     from tailrace.control.scaling import Scaling
     from tailrace.flow import Graph
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
     from tailrace.profile.batch import BatchMeasure
+    from tailrace.profile.pool import ExecutorPool
 
 POLICIES = (batching.decide, chaining.decide)
 """In the order of their price: batching is free, chaining costs a restart of the query."""
@@ -52,45 +54,35 @@ SETTLING_US = 6_000_000
 """Executors that have just come run their first batches slower than all later ones: for so long,
 what a batch takes is no reason for still more of them."""
 
+CPU_SHARE = 1.05
+"""CPU time of a batch over its duration, as measured on two cores."""
+
 LEAST_POINTS = 5
 """Batches that a model must rest on before it may call a constraint impossible."""
 
 
-class BatchController(Controller[Interval, Intervals]):
-    """Turns finished micro-batches into intervals, verdicts and plans.
-
-    Feed it with ``on_batch`` and run what it returns.
-    """
+class BatchLoop(Loop[Interval, Intervals]):
+    """Turns finished micro-batches into intervals, verdicts and plans."""
 
     def __init__(
         self,
         graph: Graph,
-        constraints: tuple[Constraint, ...],
         plan: Plan,
+        log: Log,
         *,
-        origin_us: int,
-        mode: Mode = Mode.ENFORCE,
-        interval_ms: float = 5_000.0,
-        log: Log | None = None,
         scaling: Scaling | None = None,
         most_records: int | None = None,
     ) -> None:
-        """``origin_us`` is when the first interval begins; ``log`` is one to go on with.
+        """With ``scaling`` the number of executors is decided here too.
 
-        With ``scaling`` the number of executors is decided here too. ``most_records`` is what the
-        source gives a batch at most, if that is known.
+        ``most_records`` is what the source gives a batch at most, if that is known.
         """
-        super().__init__(
-            graph,
-            constraints,
-            _capped(plan, constraints) if mode is Mode.ENFORCE else plan,
-            origin_us=origin_us,
-            mode=mode,
-            interval_ms=interval_ms,
-            log=log,
-        )
+        enforced = log.mode is Mode.ENFORCE
+        super().__init__(graph, _capped(plan, log.constraints) if enforced else plan, log)
         self.model: BatchModel | None = None
         self.scaling = scaling
+        log.scaling = None if scaling is None else scaling.record()
+        self._pool: ExecutorPool | None = None
         self._interval: Interval | None = None
         self._forward = Forward()
         self._leftovers = Leftovers(most_records)
@@ -102,31 +94,48 @@ class BatchController(Controller[Interval, Intervals]):
         self._silences = 0
         self._recent: deque[BatchMeasure] = deque(maxlen=RECENT_BATCHES)
 
-    def on_batch(self, batch: BatchMeasure) -> Plan:
-        """Take in a finished batch; the plan for the next one."""
+    def hear(self, event: Event) -> None:
+        """Take in a finished batch, that there is none, or what became of executors."""
+        match event:
+            case BatchFinished(batch):
+                self._on_batch(batch)
+            case Idle(at_us):
+                self._on_idle(at_us)
+            case PoolChanged(pool):
+                self._pool = pool
+            case Refused(SetExecutors(), reason) if self.scaling is not None:
+                self.scaling.refuse(reason, 1 if self._pool is None else max(1, self._pool.there))
+
+    def costs(self) -> MicroBatchCosts | None:
+        """What micro-batches take here, as last fitted; None before the first interval."""
+        model = self.model
+        if model is None:
+            return None
+        return MicroBatchCosts(model, CPU_SHARE * model.fixed_ms, CPU_SHARE * model.per_record_ms)
+
+    def _on_batch(self, batch: BatchMeasure) -> None:
         batch = self._leftovers(self._forward(batch))
         self._recent.append(batch)
         self.log.batches += 1
         self.recording.add_batch(batch)
         if batch.slots != self._slots:
             self._resized(batch.slots, batch.ended_us, batch)
-        if batch.records and self._tells(batch):
+        if batch.records and self._is_representative(batch):
             self._points.append(BatchPoint(batch.records, batch.duration_ms, batch.ended_us))
         closed = self._closed(lambda intervals: intervals.add(batch))
         self._silent_us = batch.ended_us
         if closed and self.model is not None and self._points:
             self._decide(closed[-1], self.model, batch.ended_us)
         elif self._seen is not None:
-            self._hurry(self._seen, batch.ended_us)
-        return self.plan
+            self._react_early(self._seen, batch.ended_us)
 
-    def on_silence(self, now_us: int, slots: int) -> Plan:
-        """Take in that no record waits and none is worked on; the plan from now on.
+    def _on_idle(self, at_us: int) -> None:
+        """Take in that no record waits and none is worked on.
 
         Batches tell of records only. So that executors are given back where none come, whoever
         decides on their number is asked once an interval all the same.
         """
-        now_us = self._forward.at(now_us)
+        now_us = self._forward.at(at_us)
         if self._recent:
             self._recent[-1] = replace(self._recent[-1], left_ms=0.0)
         closed = self._closed(lambda intervals: intervals.complete(now_us))
@@ -135,21 +144,21 @@ class BatchController(Controller[Interval, Intervals]):
             self._decide(closed[-1], self.model, now_us)
         elif self._seen is not None and now_us - self._silent_us >= self.interval_ms * 1e3:
             self._silent_us = now_us
-            self._rest(self._seen, now_us, slots)
-        return self.plan
+            self._scale_idle(self._seen, now_us)
 
-    def _rest(self, seen: Observation, now_us: int, slots: int) -> None:
+    def _scale_idle(self, seen: Observation, now_us: int) -> None:
         """Ask for executors at the end of a control step in which no record came."""
         if self.scaling is None or self.mode is Mode.OBSERVE:
             return
+        slots = self._slots if self._pool is None else self._pool.slots
         if slots != self._slots:
             self._resized(slots, now_us, self._recent[-1])
         self._scaled_per_s = 0.0
         self._silences += 1
         self._scale(replace(seen, slots=slots), now_us, since=self._silences)
 
-    def _tells(self, batch: BatchMeasure) -> bool:
-        """Whether a batch says something of the plan to come.
+    def _is_representative(self, batch: BatchMeasure) -> bool:
+        """Whether to fit the model to this batch.
 
         Not if it ran under other chains, nor while executors start, stop or are new: that takes
         the machine's time. Unless there is nothing else to learn from.
@@ -188,7 +197,7 @@ class BatchController(Controller[Interval, Intervals]):
             self._points = deque(points, maxlen=HISTORY)
 
     def _collector(self, every_ms: float) -> Intervals:
-        return Intervals(every_ms, self.origin_us)
+        return Intervals(every_ms, self.log.origin_us)
 
     def _closed(self, ended: Callable[[Intervals], tuple[Interval, ...]]) -> tuple[Interval, ...]:
         """Judge the intervals that have ended; those at the end of which plans may change."""
@@ -274,6 +283,7 @@ class BatchController(Controller[Interval, Intervals]):
             seen = replace(seen, plan=self.plan, rate_per_s=self._scaled_per_s)
             recent = list(self._recent)
             decision = self.scaling.decide(seen, self._interval, recent, now_us, since)
+            self.log.scaling = self.scaling.record()
             if self._scaled_per_s:
                 last = self.log.history[-1]
                 self.log.history[-1] = replace(last, needed=self.scaling.needed)
@@ -315,7 +325,7 @@ class BatchController(Controller[Interval, Intervals]):
             return scaling.moved_us
         return scaling.grown_us + SETTLING_US + 2e3 * self.interval_ms
 
-    def _hurry(self, seen: Observation, now_us: int) -> None:
+    def _react_early(self, seen: Observation, now_us: int) -> None:
         """Shorten batches at once when the rate rises or records are left behind.
 
         The interval that the plan rests on may be 5 s old; until the next is complete, a step in

@@ -1,8 +1,7 @@
-"""What every controller does: intervals to verdicts, decisions to plans, and a record of it all.
+"""What the loop of every backend does: intervals to verdicts, decisions to plans, and a log of it.
 
-The loop knows nothing of Spark, nor of the way in which a flow runs. What comes in are intervals,
-what goes out are plans; how they are measured and which policies decide is the business of the
-controllers for micro-batches and for real-time mode.
+How intervals are measured and which policies decide is the business of the loops for micro-batches
+and for real-time mode.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from tailrace.control.log import DecisionRecord, IntervalRecord, Log, Mode, StepRecord
 from tailrace.control.recording import Recording
 from tailrace.goals import Constraint
 from tailrace.policy.decision import StepLoad
@@ -21,15 +20,14 @@ from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.interval import Verdict, judge
 
 if TYPE_CHECKING:
+    from tailrace.control.actions import Change
+    from tailrace.control.events import Event
     from tailrace.control.scaling import Scaling
     from tailrace.flow import Graph
-    from tailrace.model.microbatch import BatchModel
     from tailrace.plan import Plan
-    from tailrace.policy.decision import Alternative, Decision, Impossible
+    from tailrace.policy.decision import Decision, Impossible
     from tailrace.profile.batch import StepMeasure
-    from tailrace.profile.histogram import Quantiles
     from tailrace.profile.interval import Span
-    from tailrace.profile.moments import Moments
 
 REMEMBERED = 17_280
 """Intervals, verdicts and decisions kept for the report: a day of intervals of 5 s."""
@@ -72,120 +70,17 @@ class Track(Generic[AnyCollector]):
     constraints: list[Constraint] = field(default_factory=list)
 
 
-class Mode(StrEnum):
-    """How far the controller may go: only watch, say what it would do, or do it."""
-
-    OBSERVE = "observe"
-    ADVISE = "advise"
-    ENFORCE = "enforce"
-
-
-@dataclass(slots=True)
-class Record:
-    """A decision as it went into the log, and what came of it.
-
-    ``realised_ms`` is what the constraint that it aimed at, or else the mean latency of the flow,
-    measured in the first whole interval under the new plan; None if the plan did not last so long.
-    """
-
-    at_us: int
-    policy: str
-    reason: str
-    before: Plan
-    after: Plan
-    applied: bool
-    predicted_ms: float | None
-    alternatives: tuple[Alternative, ...]
-    constraint: Constraint | None
-    realised_ms: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """What a step did in one interval, as it is remembered."""
-
-    records_in: int
-    records_out: int
-    errors: int
-    service_ms: Moments
-    utilisation: float
-
-
-@dataclass(frozen=True, slots=True)
-class IntervalRecord:
-    """One adjustment interval as it is remembered: its batches are summed up and let go.
-
-    ``slots`` is how many tasks could run at once when it ended, and ``needed`` the fewest executors
-    that would have kept every bound by what was known then, where their number is decided here.
-    """
-
-    start_us: int
-    every_ms: float
-    records: int
-    batches: int
-    latency_ms: Moments
-    latencies_ms: LogHistogram
-    quantiles: Quantiles
-    breakdown_ms: dict[str, float]
-    steps: dict[str, StepRecord]
-    plan: Plan
-    verdicts: tuple[Verdict, ...]
-    slots: int = 0
-    needed: int | None = None
-
-    @property
-    def rate_per_s(self) -> float:
-        """Records that entered per second."""
-        return self.records / self.every_ms * 1e3
-
-
-@dataclass(frozen=True, slots=True)
-class Saving:
-    """What longer batches spared, against running them back to back."""
-
-    batches: float = 0.0
-    cpu_ms: float = 0.0
-
-
-@dataclass(slots=True)
-class Log:
-    """Everything of a run that the report tells: it outlives a change of the backend.
-
-    ``older`` holds the latencies of intervals whose own distribution has been let go.
-    """
-
-    history: list[IntervalRecord] = field(default_factory=list)
-    older: LogHistogram = field(default_factory=LogHistogram)
-    verdicts: list[Verdict] = field(default_factory=list)
-    decisions: list[Record] = field(default_factory=list)
-    impossible: tuple[Impossible, ...] = ()
-    batches: int = 0
-    saving: Saving = Saving()
-    model: BatchModel | None = None
-
-
-class Controller(ABC, Generic[AnySpan, AnyCollector]):
+class Loop(ABC, Generic[AnySpan, AnyCollector]):
     """Judges intervals, acts on decisions, and keeps every one of them for the report."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        constraints: tuple[Constraint, ...],
-        plan: Plan,
-        *,
-        origin_us: int,
-        mode: Mode = Mode.ENFORCE,
-        interval_ms: float = 5_000.0,
-        log: Log | None = None,
-    ) -> None:
-        """``origin_us`` is when the first interval begins; ``log`` is one to go on with."""
+    def __init__(self, graph: Graph, plan: Plan, log: Log) -> None:
+        """Go on with a log, under a plan."""
         self.graph = graph
-        self.constraints = constraints
         self.plan = plan
-        self.mode = mode
-        self.interval_ms = interval_ms
-        self.origin_us = origin_us
-        self.log = log or Log()
+        self.log = log
+        self.constraints = constraints = log.constraints
+        self.mode = log.mode
+        self.interval_ms = log.interval_ms
         self._paths = {goal: graph.path(goal.path) for goal in constraints}
         self._latest: dict[Constraint, tuple[Verdict, AnySpan]] = {}
         self._fresh: list[Verdict] = []
@@ -195,7 +90,7 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
         self.recording = Recording(graph)
         self._suspected: tuple[Impossible, ...] = ()
         self._presumed: tuple[Impossible, ...] = ()
-        self._adjustment = self._collector(interval_ms)
+        self._adjustment = self._collector(log.interval_ms)
         self._tracks: dict[float, Track[AnyCollector]] = {}
         for goal in constraints:
             if goal.every_ms not in self._tracks:
@@ -204,7 +99,11 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
 
     @abstractmethod
     def _collector(self, every_ms: float) -> AnyCollector:
-        """What gathers intervals of a length; called while the controller is made."""
+        """What gathers intervals of a length; called while the loop is made."""
+
+    @abstractmethod
+    def hear(self, event: Event) -> None:
+        """Take in an event; ``plan`` is the plan to run from then on."""
 
     def finish(self) -> None:
         """Judge what is left when nothing more will come. Cut short, it decides nothing."""
@@ -304,10 +203,10 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
         if decision.plan == self.plan:
             return
         applied = self.mode is Mode.ENFORCE
-        if not applied and self._advised(decision):
+        if self._advised(decision):
             return
         self.log.decisions.append(
-            Record(
+            DecisionRecord(
                 now_us,
                 decision.policy,
                 decision.reason,
@@ -332,14 +231,23 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
         """Let go of what was learnt under other chains."""
 
     def _advised(self, decision: Decision) -> bool:
-        """Whether the last advice of the same policy was much the same."""
-        said = (r.after for r in reversed(self.log.decisions) if r.policy == decision.policy)
+        """Whether the same policy said much the same last, and it was not done."""
+        said = (r for r in reversed(self.log.decisions) if r.policy == decision.policy)
         last, now = next(said, None), decision.plan
         return (
             last is not None
-            and math.isclose(last.interval_ms, now.interval_ms, rel_tol=SAME_ADVICE)
-            and replace(last, interval_ms=now.interval_ms) == now
+            and not last.applied
+            and math.isclose(last.after.interval_ms, now.interval_ms, rel_tol=SAME_ADVICE)
+            and replace(last.after, interval_ms=now.interval_ms) == now
         )
+
+    def take_back(self, *changes: Change, why: str) -> None:
+        """Undo what was decided last and cannot be done: it remains as advice, with the reason."""
+        for change in changes:
+            self.plan = change.on(self.plan)
+        if changes and self.log.decisions:
+            last = self.log.decisions[-1]
+            last.applied, last.reason = False, f"{last.reason} Not done: {why}"
 
     def _realise(self, interval: AnySpan) -> None:
         """Score the decisions that this interval is the first whole one to see."""
@@ -350,7 +258,7 @@ class Controller(ABC, Generic[AnySpan, AnyCollector]):
             if record.at_us <= interval.start_us:
                 self._score(record, interval)
 
-    def _score(self, record: Record, interval: AnySpan) -> None:
+    def _score(self, record: DecisionRecord, interval: AnySpan) -> None:
         """Note what came of a decision."""
         goal = record.constraint or Constraint(math.inf)
         record.realised_ms = interval.value_ms(goal, self.graph.path(goal.path))

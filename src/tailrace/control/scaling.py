@@ -15,6 +15,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from tailrace.control.log import ScalingRecord
 from tailrace.errors import InputError
 from tailrace.model.sized import (
     SizedBatches,
@@ -58,7 +59,7 @@ SETTLED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class _Refusal:
     """What the cluster does not do: so many executors are there, whatever was asked for."""
 
     there: int
@@ -88,7 +89,7 @@ class Scaling:
         self.slowest_ms = 0.0
         self._now_s = now_s
         self.limits = limits
-        self.refused: Refusal | None = None
+        self._refused: _Refusal | None = None
         self.moved_us = self.grown_us = -math.inf
         self.needed: int | None = None
         self._graph = graph
@@ -100,6 +101,10 @@ class Scaling:
         self._split_us = 0
         self._asked_us = 0
         self._steps = 1
+
+    def refuse(self, reason: str, there: int) -> None:
+        """Take in that the cluster does not do what was asked: so many executors are there."""
+        self._refused = _Refusal(there, reason)
 
     def fitted(self, plan: Plan, slots: int) -> Plan:
         """The plan with as many partitions as run at once, for the steps that have a scale.
@@ -123,10 +128,10 @@ class Scaling:
         shared = shared_by(batch.slots, self._widest)
         return math.fsum(sum(s.busy_ms.values()) for s in batch.steps.values()) / shared
 
-    @property
-    def forecast_error(self) -> float | None:
-        """How far off rates were, one step ahead, as a share; None if the scaler looks at none."""
-        return self.scaler.forecast_error if isinstance(self.scaler, Predictive) else None
+    def record(self) -> ScalingRecord:
+        """What a report says of it."""
+        error = self.scaler.forecast_error if isinstance(self.scaler, Predictive) else None
+        return ScalingRecord(self.limits.cores, self.slowest_ms, error)
 
     def decide(
         self,
@@ -159,8 +164,8 @@ class Scaling:
         size = seen.slots // self.limits.cores
         if now_us >= self._content_until_us:
             self._ceiling = self.limits.most
-        if self.refused is not None:
-            refusal, self.refused = self.refused, None
+        if self._refused is not None:
+            refusal, self._refused = self._refused, None
             content_us = now_us + CONTENT * interval.every_ms * 1e3
             return self._settle_for(seen.plan, refusal, content_us)
         readings = [r for r in seen.readings if r.constraint.from_source and r.value_ms is not None]
@@ -183,7 +188,7 @@ class Scaling:
             return None
         return self._decision(seen, sized, move, reading, _next_ms(seen, recent))
 
-    def _settle_for(self, plan: Plan, refusal: Refusal, until_us: float) -> Decision:
+    def _settle_for(self, plan: Plan, refusal: _Refusal, until_us: float) -> Decision:
         """Want what there is, since the cluster gives no more, or takes none back."""
         if refusal.there < (plan.executors or 0):
             self._ceiling = max(refusal.there, self.limits.least)

@@ -1,16 +1,14 @@
-"""A simulated micro-batch backend: the same knobs, measurements and controller, no Spark.
+"""A micro-batch on a simulated machine: its records go through planning, tasks and sink.
 
-It replays a trace on a virtual clock. A batch is cut when the interval of the plan has passed and
-the batch before it is done, takes every record that is due by then, and runs through planning,
-tasks and sink. Every batch becomes a ``BatchMeasure``, so that whatever controls a real query
-controls this one, in seconds and always with the same outcome for the same generator.
+Every batch becomes a ``BatchMeasure``, so that whatever controls a real query controls simulated
+ones (``control/simulated.py``).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -118,105 +116,22 @@ class Plant:
         """What a batch costs apart from its tasks."""
         return self.planning_ms + self.sink_ms
 
-
-class Driver(Protocol):
-    """What decides under which plan the next batch runs."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan to start with."""
-
-    def on_batch(self, batch: BatchMeasure, /) -> Plan:
-        """Take in a finished batch; the plan for the next one."""
-
-
-def simulate(
-    graph: Graph,
-    plant: Plant,
-    trace: Trace,
-    driver: Driver,
-    rng: np.random.Generator,
-    *,
-    until_us: int | None = None,
-) -> list[BatchMeasure]:
-    """Run a trace through a plant under a driver, from time 0 until every record is through.
-
-    A batch is cut at ``max(previous cut + interval, previous end)``. Where no record is due by
-    then, nothing is cut and the query looks again an interval later, as Spark does. With
-    ``until_us`` nothing is cut after that time. Returns every batch.
-    """
-    missing = [name for name in graph.names if name not in plant.steps]
-    if missing:
-        raise InputError(f"The plant has no cost for step '{missing[0]}': add it to its steps.")
-    batches: list[BatchMeasure] = []
-    plan, first, cut_us = driver.plan, 0, 0
-    fleet = _Fleet(plan.executors or 0)
-    while first < len(trace):
-        cut_us = _first_cut_us(cut_us, int(trace.due_us[first]), plan.interval_ms, plant.poll_ms)
-        if until_us is not None and cut_us > until_us:
-            break
-        end = int(np.searchsorted(trace.due_us, cut_us, side="right"))
-        end = min(end, first + (plant.most_records or end))
-        engine = _slowed(plant, plant.cold[len(batches)] if len(batches) < len(plant.cold) else 1.0)
-        joining = (0, 0.0)
-        if plan.executors is not None:
-            size = fleet.ready(plan.executors, cut_us, plant.start_ms)
-            joining = (plan.executors - size) * plant.cores, (fleet.from_us - cut_us) / 1e3
-            slower = plant.starting if plan.executors > size else 1.0
-            engine = _slowed(replace(engine, slots=size * plant.cores), slower)
-        run = _Batch(graph, engine, trace, plan, np.arange(first, end), rng, joining)
-        batch = run.measure(len(batches), cut_us)
-        if plan.executors is not None:  # it is told of those that came while it ran
-            size = fleet.ready(plan.executors, batch.ended_us, plant.start_ms)
-            batch = replace(batch, slots=size * plant.cores)
-        batches.append(batch)
-        before, plan, first = plan, driver.on_batch(batch), end
-        same = (plan.chains, plan.partitions) == (before.chains, before.partitions)
-        restart_ms = 0.0 if same else plant.restart_ms
-        free_us = batch.ended_us + round(restart_ms * 1e3)
-        cut_us = max(cut_us + round(plan.interval_ms * 1e3), free_us)
-    return batches
+    def slowed(self, factor: float) -> Plant:
+        """The plant with an engine that many times slower."""
+        if factor == 1:
+            return self
+        return replace(
+            self,
+            planning_ms=self.planning_ms * factor,
+            sink_ms=self.sink_ms * factor,
+            per_chain_ms=self.per_chain_ms * factor,
+            per_task_ms=self.per_task_ms * factor,
+            per_record_ms=self.per_record_ms * factor,
+        )
 
 
 @dataclass(slots=True)
-class _Fleet:
-    """The executors of a plant: those that run, and when those that were asked for will."""
-
-    size: int
-    wanted: int = 0
-    from_us: float = 0.0
-
-    def ready(self, wanted: int, now_us: int, start_ms: float) -> int:
-        """How many run now, if so many are wanted."""
-        if wanted != self.wanted:
-            self.wanted, self.from_us = wanted, now_us + start_ms * 1e3
-        if wanted <= self.size or now_us >= self.from_us:
-            self.size = wanted
-        return self.size
-
-
-def _slowed(plant: Plant, factor: float) -> Plant:
-    """The plant with an engine that many times slower."""
-    if factor == 1:
-        return plant
-    return replace(
-        plant,
-        planning_ms=plant.planning_ms * factor,
-        sink_ms=plant.sink_ms * factor,
-        per_chain_ms=plant.per_chain_ms * factor,
-        per_task_ms=plant.per_task_ms * factor,
-        per_record_ms=plant.per_record_ms * factor,
-    )
-
-
-def _first_cut_us(cut_us: int, due_us: int, interval_ms: float, poll_ms: float) -> int:
-    """The first moment at or after ``cut_us`` at which the query looks and finds the record."""
-    step_us = max(1, round(max(interval_ms, poll_ms) * 1e3))
-    return cut_us + max(0, math.ceil((due_us - cut_us) / step_us)) * step_us
-
-
-@dataclass(slots=True)
-class _Batch:
+class SimulatedBatch:
     """One batch on its way through the plant. Times in ms since its tasks were submitted.
 
     ``joining`` are slots that come while it runs, and how long after its cut.

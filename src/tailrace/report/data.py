@@ -18,8 +18,8 @@ from tailrace.units import finite, show_duration
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from tailrace.control import Controller, IntervalRecord, Record
-    from tailrace.control.scaling import Scaling
+    from tailrace.control import DecisionRecord, IntervalRecord, Log
+    from tailrace.control.log import ScalingRecord
     from tailrace.policy.decision import Impossible
     from tailrace.profile.histogram import Quantiles
     from tailrace.profile.interval import Verdict
@@ -180,28 +180,29 @@ class Report:
 
 def report_of(
     flow: str,
-    controller: Controller[Any, Any],
+    log: Log,
     usage: Usage,
     *,
     warm_up_ms: float,
+    profile: Profile | None = None,
     restarts_ms: tuple[float, ...] = (),
     notes: tuple[str, ...] = (),
     failure: Exception | None = None,
     stalls: tuple[Stall, ...] = (),
 ) -> Report:
-    """Put together the report of a controller's run, also of one that a failure ended.
+    """Put together the report of a run from its log, also of one that a failure ended.
 
     Verdicts on intervals that began during the warm-up are shown, but not counted.
     """
-    warm_us = controller.origin_us + warm_up_ms * 1e3
-    counted = [v for v in controller.log.verdicts if v.start_us >= warm_us]
-    warm = [record for record in controller.log.history if record.start_us >= warm_us]
+    warm_us = log.origin_us + warm_up_ms * 1e3
+    counted = [v for v in log.verdicts if v.start_us >= warm_us]
+    warm = [record for record in log.history if record.start_us >= warm_us]
     return Report(
         {
             "flow": flow,
-            "origin_us": controller.origin_us,
-            "interval_ms": controller.interval_ms,
-            "mode": str(controller.mode),
+            "origin_us": log.origin_us,
+            "interval_ms": log.interval_ms,
+            "mode": str(log.mode),
             "constraints": [
                 {
                     "text": str(constraint),
@@ -211,47 +212,45 @@ def report_of(
                     "path": list(constraint.path),
                     **_kept([v for v in counted if v.constraint == constraint]),
                 }
-                for constraint in controller.constraints
+                for constraint in log.constraints
             ],
             "failure": None if failure is None else str(failure),
             "warm_up_s": warm_up_ms / 1e3,
             "fulfilled_share": _share(counted),
-            "records": sum(record.records for record in controller.log.history),
-            "batches": controller.log.batches,
-            "latency_ms": _latency(warm, controller.log.older),
+            "records": sum(record.records for record in log.history),
+            "batches": log.batches,
+            "latency_ms": _latency(warm, log.older),
             "core_seconds": round(usage.core_seconds, 2),
             "cpu_seconds": round(usage.cpu_s, 2),
             "energy_joules": None if usage.joules is None else round(usage.joules, 1),
             "elapsed_s": round(usage.elapsed_s, 2),
             "saving": {
-                "batches": round(controller.log.saving.batches, 1),
-                "cpu_seconds": round(controller.log.saving.cpu_ms / 1e3, 2),
+                "batches": round(log.saving.batches, 1),
+                "cpu_seconds": round(log.saving.cpu_ms / 1e3, 2),
             },
             "model": None
-            if controller.log.model is None
+            if log.model is None
             else {
-                "fixed_ms": round(controller.log.model.fixed_ms, 2),
-                "per_record_ms": round(controller.log.model.per_record_ms, 5),
+                "fixed_ms": round(log.model.fixed_ms, 2),
+                "per_record_ms": round(log.model.per_record_ms, 5),
             },
-            "scaling": _scaling(warm, controller.scaling),
+            "scaling": _scaling(warm, log.scaling),
             "restarts_ms": [round(ms, 1) for ms in restarts_ms],
-            "impossible": [_impossible(impossible) for impossible in controller.log.impossible],
+            "impossible": [_impossible(impossible) for impossible in log.impossible],
             "notes": list(notes),
             "stalls": [stall.as_json() for stall in stalls],
-            "decisions": [_decision(record) for record in controller.log.decisions],
-            "intervals": [
-                _interval(record, warm_us, controller.scaling) for record in controller.log.history
-            ],
+            "decisions": [_decision(record) for record in log.decisions],
+            "intervals": [_interval(record, warm_us, log.scaling) for record in log.history],
         },
-        controller.recording.profile(flow, warm_us),
+        profile,
     )
 
 
-def _scaling(history: list[IntervalRecord], scaling: Scaling | None) -> dict[str, Any] | None:
+def _scaling(history: list[IntervalRecord], scaling: ScalingRecord | None) -> dict[str, Any] | None:
     """How the number of executors was kept, where it was decided here."""
     if scaling is None or not history:
         return None
-    cores = scaling.limits.cores
+    cores = scaling.cores
     return {
         **saso(sized_steps(history, cores), cores=cores).as_json(),
         "decision_ms": round(scaling.slowest_ms, 1),
@@ -286,7 +285,9 @@ def _shown(quantiles: Quantiles) -> dict[str, float]:
     return {name: round(value, 2) for name, value in asdict(quantiles).items()}
 
 
-def _interval(record: IntervalRecord, warm_us: float, scaling: Scaling | None) -> dict[str, Any]:
+def _interval(
+    record: IntervalRecord, warm_us: float, scaling: ScalingRecord | None
+) -> dict[str, Any]:
     return {
         "start_us": record.start_us,
         "records": record.records,
@@ -312,7 +313,7 @@ def _interval(record: IntervalRecord, warm_us: float, scaling: Scaling | None) -
         },
         "plan": record.plan.as_json(),
         "slots": record.slots,
-        "executors": None if scaling is None else record.slots // scaling.limits.cores,
+        "executors": None if scaling is None else record.slots // scaling.cores,
         "needed": record.needed,
     }
 
@@ -327,7 +328,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _decision(record: Record) -> dict[str, Any]:
+def _decision(record: DecisionRecord) -> dict[str, Any]:
     return {
         "at_us": record.at_us,
         "policy": record.policy,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from tailrace.control.events import Ended, Started
 from tailrace.errors import EnvironmentUnfit, FlowFailed
 from tailrace.spark.batchlog import BatchLog
 from tailrace.spark.beacon import STALL_S
@@ -23,15 +24,18 @@ from tailrace.spark.stalls import Stalls
 from tailrace.spark.watch import stack_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from tailrace.control import Controller
+    from tailrace.control.actions import Change
+    from tailrace.control.events import Event
     from tailrace.errors import TailraceError
+    from tailrace.flow import Graph
+    from tailrace.plan import Plan
     from tailrace.profile.live import Sighting, Stretch
     from tailrace.profile.stall import Stall
     from tailrace.spark.sinks import Sink
@@ -91,8 +95,8 @@ class Job:
         return self.spark.sparkContext._jvm
 
 
-class Backend(ABC):
-    """Runs a job under a controller until it is told to stop, or fails.
+class SparkBackend(ABC):
+    """Runs a job under a plan until it is stopped, or fails; what happens it tells as events.
 
     A supervisor thread starts the query, restarts it when the plan asks for another, and stops it
     between two batches, where nothing is interrupted. A batch that does not end in time is given
@@ -102,12 +106,26 @@ class Backend(ABC):
     STOP_WITHIN_S: ClassVar[float] = 60.0
     """How long stopping waits for the batch at hand, unless told otherwise."""
 
-    def __init__(self, job: Job, controller: Controller[Any, Any]) -> None:
-        """Prepare, start nothing yet."""
+    def __init__(
+        self,
+        job: Job,
+        graph: Graph,
+        plan: Plan,
+        tell: Callable[[Event], object],
+        *,
+        other_tasks: int = 0,
+    ) -> None:
+        """Prepare, start nothing yet. ``tell`` gets the events, from several threads.
+
+        ``other_tasks`` hold slots beside the tasks of steps.
+        """
         self.job = job
+        self.graph = graph
+        self.plan = plan
+        self._tell = tell
+        self._other_tasks = other_tasks
         self.failure: TailraceError | None = None
         self.restarts_ms: list[float] = []
-        self._controller = controller
         self._wake = threading.Condition()
         self._stopping = False
         self._pacer: JavaObject | None = None
@@ -125,6 +143,8 @@ class Backend(ABC):
 
     def start(self) -> None:
         """Start the query; it runs in the background from here on."""
+        slots = self.job.spark.sparkContext.defaultParallelism
+        self._tell(Started(self.plan, now_us(), slots, self._other_tasks))
         try:
             self._start_query()
             self._thread.start()
@@ -166,8 +186,16 @@ class Backend(ABC):
         return (*self._given_up, *self.stalls.notes(), *self._ear.notes())
 
     @abstractmethod
+    def can(self, action: Change) -> str | None:
+        """None if it can do that, or the reason why not, as a sentence."""
+
+    def apply(self, action: Change) -> None:
+        """Do it: at once where that can be, else where the batch at hand ends."""
+        self.plan = action.on(self.plan)
+
+    @abstractmethod
     def _start_query(self) -> None:
-        """Start the query under the controller's plan."""
+        """Start the query under the plan."""
 
     @abstractmethod
     def _stop_query(self) -> None:
@@ -203,7 +231,7 @@ class Backend(ABC):
             self._abandon()
         finally:
             self._let_go()
-            self._controller.finish()
+            self._tell(Ended())
 
     def _explained(self, error: BaseException) -> TailraceError:
         """What went wrong; where the JVM is gone, whatever call noticed it first."""

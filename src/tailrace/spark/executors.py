@@ -122,6 +122,11 @@ class Executors:
             self._jvm.tailrace.Fleet.release(self._context, known)
         self._warming: set[str] = set()
 
+    @property
+    def requested(self) -> int | None:
+        """How many the cluster was asked for last; None if it was not."""
+        return None if self._wish is None else self._wish.total
+
     def there(self) -> tuple[str, ...]:
         """The executors that take tasks, oldest first."""
         return tuple(sorted(self._jvm.tailrace.Fleet.ready(self._context), key=int))

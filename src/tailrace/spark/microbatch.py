@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tailrace.control import Mode
-from tailrace.control.scaling import Refusal
+from tailrace.control.actions import SetExecutors, SetFlush, SetInterval, SetLifetimes
+from tailrace.control.events import BatchFinished, Idle, PoolChanged, Refused
 from tailrace.errors import EnvironmentUnfit, FlowFailed
 from tailrace.goals import SOURCE
 from tailrace.profile.batch import BatchMeasure
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
+from tailrace.profile.pool import ExecutorPool
 from tailrace.profile.stall import Stall
 from tailrace.spark import probe
-from tailrace.spark.backend import Backend, Job, now_us
+from tailrace.spark.backend import Job, SparkBackend, now_us
 from tailrace.spark.letters import frame_of
 from tailrace.spark.sinks import Call, OnceSink, compute
 from tailrace.spark.stalls import Phases
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from tailrace.control import BatchController
+    from tailrace.control.actions import Change
+    from tailrace.control.events import Event
+    from tailrace.flow import Graph
     from tailrace.plan import Plan
     from tailrace.profile.live import Sighting, Stretch
     from tailrace.spark.executors import Executors
@@ -72,77 +75,119 @@ class _Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
-    """The executors that a job runs on, and who is told how many tasks they could hold."""
+class Pool:
+    """The executors that a job runs on, and who hears how many tasks they could hold.
+
+    Only ``steered`` ones follow the plan.
+    """
 
     executors: Executors
     on_slots: Callable[[int], None]
+    steered: bool = True
 
-    def slots(self) -> int:
-        """How many tasks run at once now; held are also those of executors that warm up."""
-        self.on_slots(max(1, len(self.executors.there())) * self.executors.cores)
-        return max(1, len(self.executors.ready())) * self.executors.cores
+    def look(self, wanted: int | None) -> ExecutorPool:
+        """How many there are now."""
+        there, ready = len(self.executors.there()), len(self.executors.ready())
+        requested = self.executors.requested
+        state = ExecutorPool(
+            there if wanted is None else wanted,
+            there if requested is None else requested,
+            there,
+            ready,
+            self.executors.cores,
+        )
+        self.on_slots(state.held_slots)
+        return state
 
 
-class MicroBatch(Backend):
+class MicroBatch(SparkBackend):
     """Runs a job batch by batch; the batches call ``_on_batch`` on Spark's stream thread."""
 
     def __init__(
         self,
         job: Job,
-        controller: BatchController,
+        graph: Graph,
+        plan: Plan,
+        tell: Callable[[Event], object],
+        *,
         on_measure: Callable[[BatchMeasure], None] | None = None,
-        fleet: Fleet | None = None,
+        pool: Pool | None = None,
+        idle_ms: float = 5_000.0,
     ) -> None:
-        """``on_measure`` is told of every finished batch; a ``fleet`` follows the plan."""
-        super().__init__(job, controller)
-        self.controller = controller
+        """``on_measure`` gets every finished batch; a ``pool`` of executors follows the plan.
+
+        A query is idle when no batch was cut for ``idle_ms``, and no record waits.
+        """
+        super().__init__(job, graph, plan, tell)
         self.on_measure = on_measure
         context = job.spark.sparkContext
         self._meters = probe.meters(context)
         self._probe = probe.ArrivalProbe(context, job.arrived)
-        self._by_batch = len(job.sinks) > 1 or splits(controller.graph)
-        self._keeps_state = keeps_state(controller.graph)
-        self._fleet = fleet
+        self._by_batch = len(job.sinks) > 1 or splits(graph)
+        self._keeps_state = keeps_state(graph)
+        self._pool = pool
+        self._idle_ms = idle_ms
+        self._batches = 0
         self._slots = context.defaultParallelism
+        self._seen: ExecutorPool | None = None
         self._compiled: Plan | None = None
         self._previous_cut_us = now_us()
-        self._controlling = threading.Lock()
         self._phases = Phases(self.stalls, job.stall_s)
         self._generation = 0
 
     # --- the life of the query -------------------------------------------------------------
 
     def _look(self) -> bool:
-        plan = self.controller.plan
-        others = self._fleet is not None and self._steer(self._fleet, plan)
-        if self._fleet is not None and self._rests():
-            with self._controlling:
-                self.controller.on_silence(now_us(), self._slots)
-        return self._compiled is not None and (others or self._outdated(plan))
+        others = self._pool is not None and self._steer(self._pool)
+        if self._pool is not None and self._is_idle():
+            self._tell(Idle(now_us()))
+        return self._compiled is not None and (others or self._outdated())
 
-    def _outdated(self, plan: Plan) -> bool:
-        """Whether a plan needs another query than the one that was compiled."""
-        compiled = self._compiled or plan
+    def _outdated(self) -> bool:
+        """Whether the plan needs another query than the one that was compiled."""
+        plan, compiled = self.plan, self._compiled or self.plan
         return (plan.chains, plan.partitions) != (compiled.chains, compiled.partitions)
 
-    def _steer(self, fleet: Fleet, plan: Plan) -> bool:
+    def _steer(self, pool: Pool) -> bool:
         """Have the executors that the plan wants; whether some are to go between two batches."""
-        self._slots = fleet.slots()
-        if plan.executors is None or self.controller.mode is not Mode.ENFORCE:
+        wanted = self.plan.executors
+        self._look_at(pool)
+        if wanted is None or not pool.steered:
             return False
-        fleet.executors.ask_for(plan.executors)
-        missing = fleet.executors.missing()
-        if missing is not None and self.controller.scaling is not None:
-            there = len(fleet.executors.there())
-            if not there and not self.controller.log.batches:
+        pool.executors.ask_for(wanted)
+        missing = pool.executors.missing()
+        if missing is not None:
+            if not pool.executors.there() and not self._batches:
                 raise EnvironmentUnfit(missing)
-            self.controller.scaling.refused = Refusal(max(1, there), missing)
-        return bool(fleet.executors.surplus())
+            self._look_at(pool)
+            self._tell(Refused(SetExecutors(wanted), missing))
+        return bool(pool.executors.surplus())
 
-    def _rests(self) -> bool:
+    def _look_at(self, pool: Pool) -> None:
+        """See what has become of the executors, and tell if that is another state than before."""
+        state = pool.look(self.plan.executors)
+        self._slots = state.slots
+        if state != self._seen:
+            self._seen = state
+            self._tell(PoolChanged(state))
+
+    def can(self, action: Change) -> str | None:
+        """All but what is for real-time mode, or for executors that are not its own to change."""
+        if isinstance(action, SetLifetimes | SetFlush):
+            return "Micro-batches are handed over whole, so that nothing in them has a lifetime."
+        if isinstance(action, SetExecutors) and self._pool is None:
+            return "The flow does not decide on executors: give it executors=(least, most)."
+        return None
+
+    def apply(self, action: Change) -> None:
+        """Change the interval at once, executors between two batches, and others by a restart."""
+        super().apply(action)
+        if isinstance(action, SetInterval) and self._pacer is not None:
+            self._pacer.setInterval(float(action.interval_ms))
+
+    def _is_idle(self) -> bool:
         """Whether the query has nothing to do for a while: none waits, none is worked on."""
-        query, lately_us = self._query, now_us() - self.controller.interval_ms * 1e3
+        query, lately_us = self._query, now_us() - self._idle_ms * 1e3
         if query is None or self._previous_cut_us > lately_us:
             return False
         status = query.status  # it waits only when it has looked at the source since its start
@@ -151,10 +196,10 @@ class MicroBatch(Backend):
     def _start_query(self) -> None:
         job = self.job
         self._pacer = self._query = None
-        self._compiled = self.controller.plan
-        if self._fleet is not None:
-            self._fleet.executors.end_surplus()
-            self._slots = self._fleet.slots()
+        self._compiled = self.plan
+        if self._pool is not None:
+            self._pool.executors.end_surplus()
+            self._look_at(self._pool)
         frame = self._probe.on(job.frame) if job.measured else job.frame
         if not self._by_batch:
             frame = next(iter(self._outputs(frame, None).values()))
@@ -174,7 +219,7 @@ class MicroBatch(Backend):
         meters = self._meters if self.job.measured else None
         compilation = Compilation(
             self._compiled,
-            self.controller.graph,
+            self.graph,
             meters,
             made_of,
             state_directory=self._state,
@@ -192,8 +237,8 @@ class MicroBatch(Backend):
             if self._late():
                 break
             threading.Event().wait(0.01)  # its first batch is about to bring the pacer
-        nobody = self._fleet is not None and not self._fleet.executors.there()
-        held = self._hold(query, UNWORKED_S if nobody else math.inf)
+        unworked = self._pool is not None and not self._pool.executors.there()
+        held = self._hold(query, UNWORKED_S if unworked else math.inf)
         self._end(query, held=held)
 
     def _give_up(self) -> None:
@@ -257,12 +302,12 @@ class MicroBatch(Backend):
         query: Any = self._query or self.job.spark.streams.get(
             next(q.id for q in self.job.spark.streams.active if q.name == self.job.name)
         )
-        self._pacer = self._paced(query, self.controller.plan.interval_ms)
+        self._pacer = self._paced(query, self.plan.interval_ms)
         return handed_us
 
     def _shared_outputs(self, frame: DataFrame, shared: list[DataFrame]) -> dict[str, DataFrame]:
         """The outputs of a batch whose ways part, computed once up to there."""
-        forks = self.controller.graph.forks()
+        forks = self.graph.forks()
 
         def keep(made: DataFrame, name: str) -> DataFrame:
             if name not in forks:
@@ -281,7 +326,7 @@ class MicroBatch(Backend):
         does with one is its own business. But keyed steps write their state as they are computed,
         and Spark fails a batch in which its own operators have not.
         """
-        keyed = any(step.keyed_by for step in self.controller.graph.steps)
+        keyed = any(step.keyed_by for step in self.graph.steps)
         if self._keeps_state and isinstance(sink, OnceSink) and sink.holds(batch_id):
             compute(frame)
         elif keyed and isinstance(sink, Call):
@@ -309,12 +354,10 @@ class MicroBatch(Backend):
         measure = self._measure(batch_id, times, meters, previous_cut_us)
         if measure is None:
             return
-        with self._controlling:
-            plan = self.controller.on_batch(measure)
-        if self._pacer is not None:
-            self._pacer.setInterval(float(plan.interval_ms))
-            if self._outdated(plan):
-                self._pacer.hold()  # the next batch is one of the query to come
+        self._batches += 1
+        self._tell(BatchFinished(measure))
+        if self._pacer is not None and self._outdated():
+            self._pacer.hold()  # the next batch is one of the query to come
         if self.on_measure is not None:
             self.on_measure(measure)
         with self._wake:
@@ -322,8 +365,8 @@ class MicroBatch(Backend):
 
     def _ran(self) -> Plan:
         """The plan that the batch at hand runs under: chains and partitions as compiled."""
-        plan, compiled = self.controller.plan, self._compiled or self.controller.plan
-        return replace(plan, chains=compiled.chains, partitions=compiled.partitions)
+        compiled = self._compiled or self.plan
+        return replace(self.plan, chains=compiled.chains, partitions=compiled.partitions)
 
     def _measure(
         self, batch_id: int, times: _Times, meters: Meters, previous_cut_us: int

@@ -16,12 +16,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from tailrace.control.actions import SetExecutors, SetLifetimes
+from tailrace.control.events import TasksReported, Tick
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.goals import is_sink
 from tailrace.plan import FLUSH_MS, chain_name
 from tailrace.policy.realtime import SHORTEST_BATCH_MS
 from tailrace.profile.stall import Stall
-from tailrace.spark.backend import Backend, Job, now_us
+from tailrace.spark.backend import Job, SparkBackend, now_us
 from tailrace.spark.batchlog import BatchLog
 from tailrace.spark.beacon import Beacon
 from tailrace.spark.chain import TAG
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from tailrace.control import LiveController
+    from tailrace.control.actions import Change
+    from tailrace.control.events import Event
     from tailrace.flow import Graph
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
@@ -102,18 +105,24 @@ which is dangerous only for operators of Spark's that keep state.
 """
 
 
-class RealTime(Backend):
+class RealTime(SparkBackend):
     """Runs a job in real-time mode."""
 
     STOP_WITHIN_S = LONGEST_END_S
 
-    def __init__(self, job: Job, controller: LiveController) -> None:
+    def __init__(
+        self,
+        job: Job,
+        graph: Graph,
+        plan: Plan,
+        tell: Callable[[Event], object],
+        *,
+        other_tasks: int = 1,
+    ) -> None:
         """Prepare, start nothing yet."""
-        super().__init__(job, controller)
-        self.controller = controller
+        super().__init__(job, graph, plan, tell, other_tasks=other_tasks)
         self._compiled: Plan | None = None
-        self._lifetimes: dict[str, float] = {}
-        self._timed = {step.name for step in controller.graph.steps if step.timed}
+        self._timed = {step.name for step in graph.steps if step.timed}
         committed = BatchLog(job.directory / "checkpoint").committed
         self._letters = Letters(job.directory / "letters", committed)
         self._published = -1
@@ -139,11 +148,11 @@ class RealTime(Backend):
         if isinstance(said, Stall):
             self.stalls.hear(said)
         else:
-            self.controller.hear(said)
+            self._tell(TasksReported(said))
 
     def _check(self, now_s: float) -> None:
         """Notice that nothing is heard: tasks speak once a second, whether records come or not."""
-        if self._pacer is None or not self.controller.graph.names:
+        if self._pacer is None or not self.graph.names:
             return
         heard_s = self._ear.heard_s
         quiet_s = now_s - max(self._begun_s, heard_s or 0.0)
@@ -176,9 +185,9 @@ class RealTime(Backend):
         return True
 
     def _start_query(self) -> None:
-        job, plan = self.job, self.controller.plan
+        job, plan = self.job, self.plan
         if self._losses or self._crowded_s:
-            needed = _slots_needed(job, self.controller.graph, plan)
+            needed = _slots_needed(job, self.graph, plan)
             await_slots(job.spark, needed, lambda: self._stopping)
         self._pacer = self._query = None
         self._begun_s = time.monotonic()
@@ -202,7 +211,7 @@ class RealTime(Backend):
         """The pipeline on records that bear the time of their arrival, seen at its end."""
         compilation = Compilation(
             self._compiled,
-            self.controller.graph,
+            self.graph,
             beacon=self._ear.beacon,
             state_directory=self._state,
             redaction=self.job.redaction,
@@ -214,14 +223,24 @@ class RealTime(Backend):
         if self._query is not None and self._pacer is None:
             self._pace(self._query)
         self._publish_letters()
-        plan = self.controller.tick(now_us())
-        if plan.lifetimes_ms != self._lifetimes:
-            self._set_lifetimes(plan)
-        compiled = self._compiled
+        self._tell(Tick(now_us()))
+        plan, compiled = self.plan, self._compiled
         return compiled is not None and (
             (plan.chains, plan.partitions, plan.flush_ms, plan.interval_ms)
             != (compiled.chains, compiled.partitions, compiled.flush_ms, compiled.interval_ms)
         )
+
+    def can(self, action: Change) -> str | None:
+        """All but another number of executors, each of whose slots it holds."""
+        if isinstance(action, SetExecutors):
+            return "In real-time mode a flow holds its slots, so that executors cannot come and go."
+        return None
+
+    def apply(self, action: Change) -> None:
+        """Change lifetimes while records flow, and all else where the batch at hand ends."""
+        super().apply(action)
+        if isinstance(action, SetLifetimes):
+            self._set_lifetimes(self.plan)
 
     def _publish_letters(self) -> None:
         """Publish the dead letters of batches that have been committed since the last time."""
@@ -261,7 +280,6 @@ class RealTime(Backend):
             self.job.jvm.tailrace.Lifetime.set(name, float(plan.lifetimes_ms.get(name, 0.0)))
             if chain[0] in self._timed:
                 self.job.jvm.tailrace.Lifetime.setTick(name, TICK_MS)
-        self._lifetimes = dict(plan.lifetimes_ms)
 
 
 def has_lost_executor(error: str) -> bool:

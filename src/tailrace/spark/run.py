@@ -12,8 +12,10 @@ from pathlib import Path
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
 
-from tailrace.control import BatchController, LiveController, Log, Mode
+from tailrace.control import Controller, Mode
+from tailrace.control.backend import Steering
 from tailrace.control.scaling import Scaling
+from tailrace.control.switching import Switching
 from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
 from tailrace.flow import OnError
 from tailrace.goals import SINK
@@ -21,12 +23,12 @@ from tailrace.plan import Backend, Plan, first_plan
 from tailrace.policy.batching import first_interval_ms
 from tailrace.policy.scaling.choice import scaler_of
 from tailrace.report.data import Report, report_of
-from tailrace.spark.backend import Job, now_us
+from tailrace.spark.backend import Job
 from tailrace.spark.checkpoint import Checkpoint, compare
 from tailrace.spark.executors import Executors, in_charge, warmer
 from tailrace.spark.hush import hush
-from tailrace.spark.microbatch import Fleet, MicroBatch
-from tailrace.spark.realtime import RealTime, check
+from tailrace.spark.microbatch import MicroBatch, Pool
+from tailrace.spark.realtime import RealTime, check, why_not
 from tailrace.spark.selftest import require_milliseconds
 from tailrace.spark.settings import findings
 from tailrace.spark.sinks.base import OnceSink
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tailrace.control.actions import SwitchBackend
     from tailrace.flow import Graph
     from tailrace.policy.scaling.sizing import Limits
     from tailrace.profile.batch import BatchMeasure
@@ -63,7 +66,6 @@ NO_ARRIVALS = (
 class Run:
     """A flow that is running."""
 
-    controller: BatchController | LiveController
     _backend: MicroBatch | RealTime
 
     def __init__(
@@ -80,6 +82,7 @@ class Run:
         hush(spark)
         self.flow = flow
         self._held = ExitStack()
+        self._switch: Switch | None = None
         try:
             if flow.executors:
                 self._held.enter_context(in_charge(spark, flow.name))
@@ -104,16 +107,19 @@ class Run:
             self._ended = False
             self._restarts_ms: list[float] = []
             self._stalls: tuple[Stall, ...] = ()
-            self._switch = None if plan or flow.backend != AUTO else Switch(self._job, graph, flow)
-            start = self._kept(plan(graph)) if plan else self._plan_on(self._first_backend())
+            switching = self._switching() if plan is None and flow.backend == AUTO else None
+            start = self._kept(plan(graph)) if plan else self._plan_on(self._first(switching))
             self._checkpoint.prepare(start.partitions)
-            self._launch(start, Log(), self._other_tasks(start))
+            self.controller = self._controller(switching)
+            self._steering = Steering(self.controller, self._ask_to_switch)
+            self._launch(start, self._other_tasks(start))
+            self._switch = Switch(self._change_to, self._steering.tell) if switching else None
             self._backend.start()
         except BaseException:
+            if self._switch is not None:
+                self._switch.close()
             self._held.close()
             raise
-        if self._switch is not None:
-            self._switch.watch(self)
 
     def _temporary_directory(self) -> Path:
         """A place for a checkpoint that nobody will resume."""
@@ -126,8 +132,26 @@ class Run:
             return spark.sparkContext.defaultParallelism
         return max(self._limits.least, len(self._fleet.ready())) * self._fleet.cores
 
-    def _first_backend(self) -> Backend:
-        return self._switch.first() if self._switch else Backend(self.flow.backend)
+    def _first(self, switching: Switching | None) -> Backend:
+        return switching.chosen if switching else Backend(self.flow.backend)
+
+    def _switching(self) -> Switching:
+        obstacles = tuple(why_not(self._job, self._graph, self.flow.constraints))
+        slots = self._job.spark.sparkContext.defaultParallelism
+        return Switching(self.flow.constraints, slots, obstacles, self.flow.recovery_ms)
+
+    def _controller(self, switching: Switching | None) -> Controller:
+        flow = self.flow
+        return Controller(
+            self._graph,
+            flow.constraints,
+            mode=flow.mode,
+            interval_ms=flow.interval_ms,
+            recovery_ms=flow.recovery_ms,
+            scaling=self._scaling(),
+            switching=switching,
+            most_records=most_records(self._job.frame),
+        )
 
     def _plan_on(self, backend: Backend) -> Plan:
         """The plan to begin with on a backend; keyed steps keep the partitions that they have."""
@@ -162,38 +186,27 @@ class Run:
         found = {name: partitions_of(self._checkpoint.state_of(name)) for name in names}
         return {name: partitions for name, partitions in found.items() if partitions}
 
-    def _launch(self, plan: Plan, log: Log, other_tasks: int) -> None:
-        """Make the controller and the backend of a plan that was found fit to run."""
-        flow, slots = self.flow, self._job.spark.sparkContext.defaultParallelism
-        origin_us = self.controller.origin_us if log.history else now_us()
+    def _launch(self, plan: Plan, other_tasks: int) -> None:
+        """Make the backend of a plan that was found fit to run."""
+        job, graph, tell = self._job, self._graph, self._steering.tell
         if plan.backend is Backend.REALTIME:
-            self.controller = live = LiveController(
-                self._graph,
-                flow.constraints,
-                plan,
-                origin_us=origin_us,
-                mode=flow.mode,
-                interval_ms=flow.interval_ms,
-                recovery_ms=flow.recovery_ms,
-                slots=slots,
-                other_tasks=other_tasks,
-                log=log,
-            )
-            self._backend = RealTime(self._job, live)
+            self._backend = RealTime(job, graph, plan, tell, other_tasks=other_tasks)
         else:
-            self.controller = batches = BatchController(
-                self._graph,
-                flow.constraints,
+            self._backend = MicroBatch(
+                job,
+                graph,
                 plan,
-                origin_us=origin_us,
-                mode=flow.mode,
-                interval_ms=flow.interval_ms,
-                log=log,
-                scaling=self._scaling(),
-                most_records=most_records(self._job.frame),
+                tell,
+                on_measure=self._on_measure,
+                pool=self._pool(),
+                idle_ms=self.flow.interval_ms,
             )
-            fleet = None if self._fleet is None else Fleet(self._fleet, self._meter.hold)
-            self._backend = MicroBatch(self._job, batches, self._on_measure, fleet)
+        self._steering.backend = self._backend
+
+    def _pool(self) -> Pool | None:
+        if self._fleet is None:
+            return None
+        return Pool(self._fleet, self._meter.hold, steered=self.flow.mode is Mode.ENFORCE)
 
     def _other_tasks(self, plan: Plan) -> int:
         """The tasks that a plan holds slots for beside those of its partitions.
@@ -211,16 +224,20 @@ class Run:
             return None
         return Scaling(self._graph, scaler_of(self.flow.scaler), self._limits)
 
-    def change_to(self, backend: Backend) -> Plan:
-        """Go on with the other backend from where this one stops; the plan that it begins with.
+    def _ask_to_switch(self, action: SwitchBackend) -> None:
+        if self._switch is not None:
+            self._switch.ask(action)
+
+    def _change_to(self, backend: Backend) -> None:
+        """Go on with the other backend from where this one stops.
 
         Raises:
             TailraceError: If that one could not run; then this one goes on.
         """
         with self._turn:
+            if self._ended or backend is self._backend.plan.backend:
+                return
             plan = self._plan_on(backend)
-            if self._ended:
-                return plan
             other_tasks = self._other_tasks(plan)
             began = time.monotonic()
             self._backend.stop(math.inf)
@@ -228,11 +245,10 @@ class Run:
                 self._restarts_ms += self._backend.restarts_ms
                 self._notes += self._backend.notes()
                 self._stalls += self._backend.stalls.found
-                self._launch(plan, self.controller.log, other_tasks)
-                with suppress(TailraceError):  # it is the failure of the new backend, and told
+                self._launch(plan, other_tasks)
+                with suppress(TailraceError):  # it is the failure of the new backend, and reported
                     self._backend.start()
                 self._restarts_ms.append((time.monotonic() - began) * 1e3)
-            return plan
 
     def _open(self, spark: SparkSession) -> Opened:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -341,9 +357,10 @@ class Run:
         """What happened so far."""
         return report_of(
             self.flow.name,
-            self.controller,
+            self.controller.log,
             self._meter.read(),
             warm_up_ms=self.flow.warm_up_ms,
+            profile=self.controller.profile(self.flow.name, self.flow.warm_up_ms),
             restarts_ms=(*self._restarts_ms, *self._backend.restarts_ms),
             notes=(*self._notes, *self._backend.notes()),
             failure=self._backend.failure,

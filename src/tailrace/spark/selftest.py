@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace import load
-from tailrace.control import LiveController, Mode
+from tailrace.control import Controller, Mode
+from tailrace.control.backend import Steering
 from tailrace.errors import EnvironmentUnfit
 from tailrace.goals import SINK
 from tailrace.plan import Backend, Plan
-from tailrace.spark.backend import Job, now_us
+from tailrace.spark.backend import Job
 from tailrace.spark.realtime import RealTime
 from tailrace.spark.settings import Finding, findings
 from tailrace.spark.sinks import Discard
@@ -85,14 +86,12 @@ def _median_ms(spark: SparkSession) -> float | None:
         opened = replay(trace_, partitions=1).open(spark, directory)
         graph = trace(pipeline, opened.frame)
         plan = Plan((FIRST_S + LONGEST_S) * 1e3, (("nothing",),), backend=Backend.REALTIME)
-        controller = LiveController(
-            graph, (), plan, origin_us=now_us(), mode=Mode.OBSERVE, interval_ms=500.0
-        )
+        controller = Controller(graph, (), mode=Mode.OBSERVE, interval_ms=500.0)
         job = Job(
             "tailrace-self-test", spark, opened.frame, opened.arrived, pipeline,
             {SINK: Discard()}, None, directory, source_partitions=1,
         )  # fmt: skip
-        backend = RealTime(job, controller)
+        backend = RealTime(job, graph, plan, Steering(controller).tell)
         backend.start()
         try:
             return _settled(backend, controller)
@@ -100,7 +99,7 @@ def _median_ms(spark: SparkSession) -> float | None:
             backend.stop()
 
 
-def _settled(backend: RealTime, controller: LiveController) -> float | None:
+def _settled(backend: RealTime, controller: Controller) -> float | None:
     """The median of the first half second in which records flow, or of the last that was seen."""
     left_s, step_s = FIRST_S, 0.1
     median_ms = None

@@ -15,14 +15,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from tailrace.control import BatchController, Mode
+from tailrace.control import Controller, Mode
+from tailrace.control.events import BatchFinished, Ended
 from tailrace.control.loop import LIKELY, SURE, clear_rise
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import Constraint
 from tailrace.load import Burst, Constant, Frequencies, Keys, Staircase, Uniform, generate
 from tailrace.model.microbatch import BatchModel
-from tailrace.model.simulator import Plant, StepCost, simulate
+from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import Plan, first_plan
+from tests.simulated import plan_after, simulate, started
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,7 +64,7 @@ MODEL = BatchModel(65, 0.1)
 class Run:
     """A run under control, and what was called impossible as each interval closed."""
 
-    controller: BatchController
+    controller: Controller
     impossible: list[tuple[int, tuple[Impossible, ...]]] = field(default_factory=list)
     batches: list[BatchMeasure] = field(default_factory=list)
 
@@ -73,7 +75,7 @@ class Run:
     def on_batch(self, batch: BatchMeasure, /) -> Plan:
         self.batches.append(batch)
         seen = len(self.controller.log.history)
-        plan = self.controller.on_batch(batch)
+        plan = plan_after(self.controller, BatchFinished(batch))
         if len(self.controller.log.history) > seen:
             start_us = self.controller.log.history[-1].start_us
             self.impossible.append((start_us // 5_000_000, self.controller.log.impossible))
@@ -116,12 +118,10 @@ def run(
     most_records: int | None = None,
 ) -> Run:
     plan = first_plan(flow, start_ms, plant.slots)
-    result = Run(
-        BatchController(flow, goals, plan, origin_us=0, mode=mode, most_records=most_records)
-    )
+    result = Run(started(Controller(flow, goals, mode=mode, most_records=most_records), plan))
     trace = generate(rate, keys=keys, seed=seed)
     simulate(flow, plant, trace, result, np.random.default_rng(seed))
-    result.controller.finish()
+    result.controller.handle(Ended())
     return result
 
 
@@ -179,7 +179,7 @@ def test_records_that_are_late_already_leave_the_flow_the_rest_of_a_bound(
 ) -> None:
     """Of a bound that they have used up before, as much as if they had come in time."""
     goal, plan = Constraint(bound_ms), first_plan(FLOW, 0.0, PLANT.slots)
-    result = Late(BatchController(FLOW, (goal,), plan, origin_us=0), late_ms=late_ms)
+    result = Late(started(Controller(FLOW, (goal,)), plan), late_ms=late_ms)
     trace = generate(Constant(400, 150), seed=1)
     simulate(FLOW, PLANT, trace, result, np.random.default_rng(1))
     settled = [v.value_ms for v in result.verdicts(goal, 150)][12:]
@@ -427,7 +427,7 @@ def test_steps_that_are_equally_busy_are_chained() -> None:
     flow = line(*(Step(name, "x int") for name in "abcd"))
     plant = replace(HEAVY, steps=dict.fromkeys("abcd", StepCost(0.05)), slots=4)
     plan = Plan(0.0, (("a",), ("b",), ("c",), ("d",)))
-    controller = BatchController(flow, (Constraint(800),), plan, origin_us=0)
+    controller = started(Controller(flow, (Constraint(800),)), plan)
     trace = generate(Constant(2_000, 60), seed=1)
     simulate(flow, plant, trace, controller, np.random.default_rng(1))
     assert controller.plan.chains == (("a", "b", "c", "d"),)

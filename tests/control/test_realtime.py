@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import pytest
 
-from tailrace.control import LiveController, Mode
-from tailrace.control.live import USUAL_GAP_MS
+from tailrace.control import Controller, Mode
+from tailrace.control.events import Ended, TasksReported, Tick
 from tailrace.control.loop import EARLY, FINE
+from tailrace.control.realtime import USUAL_GAP_MS
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import Constraint
 from tailrace.plan import Backend, Plan
@@ -20,6 +21,7 @@ from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.live import Sighting, Stretch
 from tailrace.profile.moments import Moments
 from tailrace.report.data import Usage, report_of
+from tests.simulated import loop_of, plan_after, started
 
 START_US = 1_700_000_000_000_000
 SECOND_US = 1_000_000
@@ -77,28 +79,21 @@ class Flowing:
 
 def controlled(
     *goals: Constraint, mode: Mode = Mode.ENFORCE, plan: Plan = PLAN, interval_ms: float = 1_000.0
-) -> LiveController:
-    return LiveController(
-        line("a", "b"),
-        goals,
-        plan,
-        origin_us=START_US,
-        mode=mode,
-        interval_ms=interval_ms,
-        slots=4,
-    )
+) -> Controller:
+    controller = Controller(line("a", "b"), goals, mode=mode, interval_ms=interval_ms)
+    return started(controller, plan, START_US, slots=4)
 
 
 STEADY = Flowing()
 
 
 def let_flow(
-    controller: LiveController, seconds: int, flowing: Flowing = STEADY, first: int = 0
-) -> LiveController:
+    controller: Controller, seconds: int, flowing: Flowing = STEADY, first: int = 0
+) -> Controller:
     for second in range(first, first + seconds):
         for said in flowing.second(second):
-            controller.hear(said)
-        controller.tick(START_US + (second + 2) * SECOND_US)
+            controller.handle(TasksReported(said))
+        controller.handle(Tick(START_US + (second + 2) * SECOND_US))
     return controller
 
 
@@ -109,10 +104,10 @@ def test_a_clock_that_is_set_back_stops_no_decision() -> None:
     """An hour is lost after four seconds, and the first moment after it is told by a tick."""
     controller = let_flow(controlled(GOAL), 4)
     for second in range(4, 10):
-        controller.tick(START_US + (second - 3_600) * SECOND_US + SECOND_US // 2)
+        controller.handle(Tick(START_US + (second - 3_600) * SECOND_US + SECOND_US // 2))
         for said in STEADY.second(second - 3_600):
-            controller.hear(said)
-        controller.tick(START_US + (second - 3_600 + 2) * SECOND_US)
+            controller.handle(TasksReported(said))
+        controller.handle(Tick(START_US + (second - 3_600 + 2) * SECOND_US))
     history = controller.log.history
     assert len(history) >= 9
     starts = [record.start_us for record in history]
@@ -141,7 +136,7 @@ def test_a_long_run_lets_go_of_distributions_and_of_nothing_that_the_report_tell
     assert kept == [True] * EARLY + [False] * 40 + [True] * FINE
     assert log.older.count == 40 * 1_000
     assert len({record.quantiles for record in log.history}) == 1
-    report = report_of("flow", controller, Usage(1.0, 1, 1.0), warm_up_ms=5_000.0)
+    report = report_of("flow", controller.log, Usage(1.0, 1, 1.0), warm_up_ms=5_000.0)
     assert report.data["latency_ms"]["p99_ms"] == pytest.approx(3.2, rel=0.01)
     assert [i["p50_ms"] for i in report.intervals] == [
         report.data["latency_ms"]["p50_ms"]
@@ -151,10 +146,10 @@ def test_a_long_run_lets_go_of_distributions_and_of_nothing_that_the_report_tell
 def test_nothing_is_judged_or_decided_before_an_interval_is_complete() -> None:
     controller = controlled(GOAL)
     for said in Flowing().second(0):
-        controller.hear(said)
-    assert controller.tick(START_US + 2 * SECOND_US - 1) == PLAN
+        controller.handle(TasksReported(said))
+    assert plan_after(controller, Tick(START_US + 2 * SECOND_US - 1)) == PLAN
     assert (controller.log.history, controller.log.verdicts) == ([], [])
-    controller.tick(START_US + 2 * SECOND_US)
+    controller.handle(Tick(START_US + 2 * SECOND_US))
     assert (len(controller.log.history), len(controller.log.verdicts)) == (1, 1)
 
 
@@ -232,14 +227,14 @@ def test_the_gap_between_two_batches_is_noticed_where_it_ends() -> None:
     let_flow(controller, 2)
     assert controller.log.batches == 1
     seen, worked = Flowing().second(2.1, batch=1)
-    controller.hear(seen)
-    controller.hear(worked)
-    controller.tick(START_US + 9 * SECOND_US)
+    controller.handle(TasksReported(seen))
+    controller.handle(TasksReported(worked))
+    controller.handle(Tick(START_US + 9 * SECOND_US))
     assert controller.log.batches == 2
     gap_ms = 1_100.0  # from the last that was seen, at 1.5 s, to 2.6 s
     last = controller.log.history[-1]
     assert last.breakdown_ms["gap"] == pytest.approx(min(gap_ms**2 / 2_000, 1.0))
-    costs = controller.costs()
+    costs = loop_of(controller).costs()
     assert costs is not None
     assert costs.gap_ms == pytest.approx(gap_ms)
 
@@ -249,9 +244,9 @@ def test_batches_that_do_not_follow_each_other_show_no_gap() -> None:
     controller = controlled(GOAL, mode=Mode.OBSERVE)
     let_flow(controller, 2)
     for said in Flowing().second(2, batch=2):
-        controller.hear(said)
-    controller.tick(START_US + 9 * SECOND_US)
-    costs = controller.costs()
+        controller.handle(TasksReported(said))
+    controller.handle(Tick(START_US + 9 * SECOND_US))
+    costs = loop_of(controller).costs()
     assert costs is not None
     assert costs.gap_ms == USUAL_GAP_MS
 
@@ -259,7 +254,7 @@ def test_batches_that_do_not_follow_each_other_show_no_gap() -> None:
 def test_the_costs_of_a_hand_over_are_what_is_left_of_its_cpu_time() -> None:
     """0.3 ms for a hand-over of two records, of which 0.002 ms each are the records' own."""
     controller = let_flow(controlled(GOAL, mode=Mode.OBSERVE), 3)
-    costs = controller.costs()
+    costs = loop_of(controller).costs()
     assert costs is not None
     (model,) = costs.hand_overs
     assert model.fixed_ms == pytest.approx(0.3 - 2 * 0.002, abs=0.001)
@@ -269,21 +264,21 @@ def test_the_costs_of_a_hand_over_are_what_is_left_of_its_cpu_time() -> None:
 
 
 def test_costs_are_not_known_before_the_first_interval() -> None:
-    assert controlled(GOAL).costs() is None
+    assert loop_of(controlled(GOAL)).costs() is None
 
 
-def spoken(controller: LiveController, rate: int, at_s: float) -> Plan:
+def spoken(controller: Controller, rate: int, at_s: float) -> Plan:
     """A fifth of a second in which a task says once what it did; the plan right after it."""
     _, whole = Flowing(rate=rate // 5).second(0)
     at_us = START_US + round(at_s * SECOND_US)
-    controller.hear(replace(whole, first_us=at_us - 200_000, last_us=at_us))
-    return controller.tick(at_us)
+    controller.handle(TasksReported(replace(whole, first_us=at_us - 200_000, last_us=at_us)))
+    return plan_after(controller, Tick(at_us))
 
 
 TIGHT = Constraint(15.0, every_ms=10_000.0)
 
 
-def settled(mode: Mode = Mode.ENFORCE) -> LiveController:
+def settled(mode: Mode = Mode.ENFORCE) -> Controller:
     """A flow of one long interval at 1,000/s that has its lifetime, and speaks often since then."""
     controller = controlled(TIGHT, mode=mode, interval_ms=10_000.0)
     let_flow(controller, 11, Flowing(work_ms=0.1))
@@ -300,7 +295,8 @@ def test_a_step_in_the_rate_shortens_lifetimes_within_half_a_second() -> None:
     assert after < 0.8 * before
     assert controller.log.decisions[-1].predicted_ms is not None
     assert controller.log.decisions[-1].predicted_ms <= TIGHT.bound_ms
-    (chain,) = controller._seen.chains if controller._seen else ()
+    seen = loop_of(controller)._seen
+    (chain,) = seen.chains if seen else ()
     assert chain.rate_per_s == 3_250  # 2,500 were counted in 0.6 s: it is taken to rise on
     assert len(controller.log.history) == 1  # long before the next interval is over
 
@@ -321,8 +317,8 @@ def test_a_step_in_the_rate_moves_no_observer() -> None:
 def test_what_is_left_at_the_end_is_judged_and_decides_nothing() -> None:
     controller = controlled(GOAL)
     for said in Flowing().second(0):
-        controller.hear(said)
-    controller.finish()
+        controller.handle(TasksReported(said))
+    controller.handle(Ended())
     assert len(controller.log.history) == len(controller.log.verdicts) == 1
     assert controller.log.decisions == []
     assert controller.plan == PLAN
@@ -341,12 +337,12 @@ def test_many_threads_may_speak_at_once() -> None:
 
     def speak() -> None:
         for each in said * 50:
-            controller.hear(each)
+            controller.handle(TasksReported(each))
 
     speakers = [threading.Thread(target=speak) for _ in range(4)]
     for speaker in speakers:
         speaker.start()
     for speaker in speakers:
         speaker.join()
-    controller.finish()
+    controller.handle(Ended())
     assert [record.records for record in controller.log.history] == [4 * 50 * 10]

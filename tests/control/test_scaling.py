@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 
 from bench.rivals.rules import LatencyRule, Peak
-from tailrace.control import BatchController, Mode, batches
-from tailrace.control.scaling import Refusal, Scaling
+from tailrace.control import Controller, Mode, batches
+from tailrace.control.actions import SetExecutors
+from tailrace.control.events import BatchFinished, Ended, Idle, PoolChanged, Refused
+from tailrace.control.scaling import Scaling
 from tailrace.errors import InputError
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import Constraint
 from tailrace.load import Burst, Constant, Staircase, generate
-from tailrace.model.simulator import Plant, StepCost, simulate
+from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import first_plan
 from tailrace.policy.decision import Decision
 from tailrace.policy.scaling.calibration import Strategy
@@ -28,6 +30,8 @@ from tailrace.policy.scaling.costs import Grade
 from tailrace.policy.scaling.ondemand import OnDemand
 from tailrace.policy.scaling.predictive import Predictive
 from tailrace.policy.scaling.sizing import Limits, Load, Move
+from tailrace.profile.pool import ExecutorPool
+from tests.simulated import plan_after, simulate, started
 
 if TYPE_CHECKING:
     from tailrace.load import RateProfile
@@ -57,7 +61,7 @@ MOST = Limits(1, 8)
 class Run:
     """A run under control: its batches, and the plan after each."""
 
-    controller: BatchController
+    controller: Controller
     batches: list[BatchMeasure] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
 
@@ -67,7 +71,7 @@ class Run:
 
     def on_batch(self, batch: BatchMeasure, /) -> Plan:
         self.batches.append(batch)
-        self.plans.append(self.controller.on_batch(batch))
+        self.plans.append(plan_after(self.controller, BatchFinished(batch)))
         return self.plans[-1]
 
     @property
@@ -107,19 +111,14 @@ def run(
 ) -> Run:
     plan = replace(first_plan(FLOW, 300.0, limits.least), executors=limits.least)
     scaling = Scaling(FLOW, scaler_of(scaler), limits)
-    controller = BatchController(
-        FLOW,
-        goals,
-        plan,
-        origin_us=0,
-        mode=mode,
-        scaling=scaling,
-        most_records=plant.most_records,
+    controller = Controller(
+        FLOW, goals, mode=mode, scaling=scaling, most_records=plant.most_records
     )
+    started(controller, plan)
     result = made(controller)
     trace = generate(rate, arrivals=arrivals, seed=seed)
     simulate(FLOW, plant, trace, result, np.random.default_rng(seed))
-    controller.finish()
+    controller.handle(Ended())
     return result
 
 
@@ -336,7 +335,7 @@ def test_chains_come_before_executors_and_wait_while_those_move(
     monkeypatch.setattr(batches, "POLICIES", (batches.POLICIES[0], chaining))
     plan = replace(first_plan(flow, 300.0, 1), executors=1)
     scaling = Scaling(flow, scaler, MOST)
-    controller = BatchController(flow, (GOAL,), plan, origin_us=0, scaling=scaling)
+    controller = started(Controller(flow, (GOAL,), scaling=scaling), plan)
 
     class Clocked(Run):
         def on_batch(self, batch: BatchMeasure, /) -> Plan:
@@ -380,14 +379,14 @@ def test_a_stream_that_falls_silent_gives_its_executors_back(scaler: str) -> Non
     """No batch tells of a time in which nothing comes."""
     busy = run(scaler, Constant(500, "60 s"), limits=Limits(4, 8))
     controller = busy.controller
-    assert controller.scaling is not None
-    controller.scaling.limits = MOST
+    assert controller._scaling is not None
+    controller._scaling.limits = MOST
     ended_s, slots = busy.batches[-1].ended_us / 1e6, busy.batches[-1].slots
     assert slots >= 4
     intervals = len(controller.log.history)
     for second in range(1, 120):
-        plan = controller.on_silence(round((ended_s + second) * 1e6), slots)
-        slots = plan.executors or 0
+        controller.handle(PoolChanged(ExecutorPool(slots, slots, slots, slots)))
+        slots = plan_after(controller, Idle(round((ended_s + second) * 1e6))).executors or 0
     assert slots == 1
     *_, last = (r for r in controller.log.decisions if r.policy == "scaling")
     assert "0 /s" in last.reason
@@ -401,20 +400,19 @@ def test_what_is_there_is_what_an_observer_takes_for_wanted() -> None:
     scaler = Scripted([])
     result = run(scaler, Constant(150, "60 s"), mode=Mode.ADVISE, limits=Limits(2, 8))
     first = result.batches[-1]
-    result.controller.on_batch(
-        replace(
-            first,
-            batch_id=first.batch_id + 1,
-            slots=5,
-            **{
-                name: getattr(first, name) + 6_000_000
-                for name in ("planned_us", "handed_us", "submitted_us")
-            },
-            started_us=first.started_us + 6_000_000,
-            computed_us=first.computed_us + 6_000_000,
-            ended_us=first.ended_us + 6_000_000,
-        )
+    last = replace(
+        first,
+        batch_id=first.batch_id + 1,
+        slots=5,
+        **{
+            name: getattr(first, name) + 6_000_000
+            for name in ("planned_us", "handed_us", "submitted_us")
+        },
+        started_us=first.started_us + 6_000_000,
+        computed_us=first.computed_us + 6_000_000,
+        ended_us=first.ended_us + 6_000_000,
     )
+    result.controller.handle(BatchFinished(last))
     assert result.plan.executors == 5
     assert result.plan.partitions == first.plan.partitions
     assert not scaler.seen[-1].moving
@@ -425,7 +423,7 @@ def test_executors_that_no_step_could_use_are_not_asked_for() -> None:
     plain = graph((replace(WAITS, scale=None),), FLOW.streams)
     plan = replace(first_plan(plain, 300.0, 1), executors=1)
     scaling = Scaling(plain, scaler_of("predictive"), MOST)
-    controller = BatchController(plain, (GOAL,), plan, origin_us=0, scaling=scaling)
+    controller = started(Controller(plain, (GOAL,), scaling=scaling), plan)
     result = Run(controller)
     simulate(
         plain, PLANT, generate(Constant(230, "90 s"), seed=1), result, np.random.default_rng(1)
@@ -478,22 +476,18 @@ def test_advice_moves_nothing_and_is_given_once(scaler: str) -> None:
 
 def test_a_cluster_that_gives_no_more_is_not_asked_again_at_once() -> None:
     scaler = Scripted([8, 8])
-    controller = BatchController(
-        FLOW,
-        (GOAL,),
+    controller = started(
+        Controller(FLOW, (GOAL,), scaling=Scaling(FLOW, scaler, MOST)),
         replace(first_plan(FLOW, 300.0, 1), executors=1),
-        origin_us=0,
-        scaling=Scaling(FLOW, scaler, MOST),
     )
-    result = Run(controller)
     stingy = replace(PLANT, start_ms=1e9)
     trace = generate(Constant(100, "40 s"), arrivals="even", seed=1)
-    assert controller.scaling is not None
 
     class Refusing(Run):
         def on_batch(self, batch: BatchMeasure, /) -> Plan:
-            if batch.planned_us > 20e6 and self.plan.executors == 8 and controller.scaling:
-                controller.scaling.refused = Refusal(1, "8 were asked for and 1 is there.")
+            if batch.planned_us > 20e6 and self.plan.executors == 8:
+                reason = "8 were asked for and 1 is there."
+                controller.handle(Refused(SetExecutors(8), reason))
             return super().on_batch(batch)
 
     result = Refusing(controller)

@@ -1,19 +1,20 @@
 """The loop for real-time mode.
 
-Tasks say what they measured while they run (``hear``), and the backend asks from time to time
-which plan to run (``tick``). Lifetimes change while records flow; chains and the sweep of the
-shuffle change where a batch ends, and the backend sees to that.
+Tasks say what they measured while they run, and intervals end as time passes. Lifetimes change
+while records flow; chains and the sweep of the shuffle change where a batch ends, and the backend
+sees to that.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tailrace.control.loop import LIKELY, Controller, Log, Mode, clear_rise, load_of
+from tailrace.control.events import TasksReported, Tick
+from tailrace.control.log import Mode
+from tailrace.control.loop import LIKELY, Loop, clear_rise, load_of
 from tailrace.control.recording import Recording
 from tailrace.goals import SOURCE, is_sink
 from tailrace.plan import chain_name
@@ -26,8 +27,10 @@ from tailrace.profile.clock import Onward
 from tailrace.profile.live import LiveInterval, LiveIntervals, Sighting, Stretch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from tailrace.control.events import Event
+    from tailrace.control.log import Log
     from tailrace.flow import Graph
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
@@ -69,42 +72,30 @@ class _Loads:
     intervals_since_change: int
 
 
-class LiveController(Controller[LiveInterval, LiveIntervals]):
+class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
     """Turns what tasks say into intervals, verdicts and plans."""
 
     def __init__(
         self,
         graph: Graph,
-        constraints: tuple[Constraint, ...],
         plan: Plan,
+        log: Log,
         *,
-        origin_us: int,
-        mode: Mode = Mode.ENFORCE,
-        interval_ms: float = 5_000.0,
         recovery_ms: float = 60_000.0,
         slots: int = 1,
         other_tasks: int = 1,
-        log: Log | None = None,
     ) -> None:
         """``recovery_ms`` is how much of the input a crash may make the flow repeat.
 
         Of the ``slots`` there are, ``other_tasks`` are held by tasks that are no step's: those that
         read the source, and those behind Spark's own exchanges.
         """
-        super().__init__(
-            graph,
-            constraints,
-            plan,
-            origin_us=origin_us,
-            mode=mode,
-            interval_ms=interval_ms,
-            log=log,
-        )
+        super().__init__(graph, plan, log)
+        log.scaling = None
         self._recovery_ms = recovery_ms
         self._slots = slots
         self._other_tasks = other_tasks
         self.recording = Recording(graph, slots)
-        self._lock = threading.Lock()
         self._onward = Onward()
         self._last: dict[tuple[str, int], Sighting] = {}
         self._gaps_ms: deque[float] = deque(maxlen=GAPS)
@@ -113,24 +104,29 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         self._seen: RealTimeObservation | None = None
         self._recent: dict[tuple[str, int], deque[Stretch]] = {}
 
-    def hear(self, said: Sighting | Stretch) -> None:
-        """Take in what a task said; called from the thread that listens."""
-        with self._lock:
-            lost_us = self._onward.lost_us
-            said = replace(said, first_us=said.first_us + lost_us, last_us=said.last_us + lost_us)
-            if isinstance(said, Sighting):
-                self._see(said)
-            else:
-                self._keep(said)
-            for track in self._all_intervals():
-                track.add(said)
+    def hear(self, event: Event) -> None:
+        """Take in what a task says, or that time has passed."""
+        match event:
+            case TasksReported(report):
+                self._on_report(report)
+            case Tick(at_us):
+                self._on_tick(at_us)
 
-    def tick(self, now_us: int) -> Plan:
-        """Judge and decide whatever is complete by now; the plan to run."""
-        with self._lock:
-            now_us = self._onward(now_us)
-            judged = [(t, i) for t in self._tracks.values() for i in t.intervals.complete(now_us)]
-            closed = self._adjustment.complete(now_us)
+    def _on_report(self, said: Sighting | Stretch) -> None:
+        lost_us = self._onward.lost_us
+        said = replace(said, first_us=said.first_us + lost_us, last_us=said.last_us + lost_us)
+        if isinstance(said, Sighting):
+            self._see(said)
+        else:
+            self._keep(said)
+        for track in self._all_intervals():
+            track.add(said)
+
+    def _on_tick(self, at_us: int) -> None:
+        """Judge and decide whatever is complete by now."""
+        now_us = self._onward(at_us)
+        judged = [(t, i) for t in self._tracks.values() for i in t.intervals.complete(now_us)]
+        closed = self._adjustment.complete(now_us)
         for track, interval in judged:
             self._judge(interval, track.constraints)
         for interval in closed:
@@ -138,16 +134,10 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         if closed:
             self._decide(closed[-1], now_us)
         elif self._seen is not None:
-            self._hurry(self._seen, now_us)
-        return self.plan
-
-    def finish(self) -> None:
-        """Judge what is left when nothing more will be said."""
-        with self._lock:
-            super().finish()
+            self._react_early(self._seen, now_us)
 
     def _collector(self, every_ms: float) -> LiveIntervals:
-        return LiveIntervals(self.graph, every_ms, self.origin_us)
+        return LiveIntervals(self.graph, every_ms, self.log.origin_us)
 
     def _all_intervals(self) -> list[LiveIntervals]:
         return [self._adjustment, *(track.intervals for track in self._tracks.values())]
@@ -200,7 +190,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
             loads = replace(loads, plan=self.plan)
             self._act(tasks.decide(loads, self.constraints, self._other_tasks), now_us)
 
-    def _hurry(self, seen: RealTimeObservation, now_us: int) -> None:
+    def _react_early(self, seen: RealTimeObservation, now_us: int) -> None:
         """Shorten lifetimes at once when a rate rises, not only when the interval is over."""
         rises = self._rises(seen, now_us)
         if self.mode is Mode.OBSERVE or not rises:
@@ -213,13 +203,11 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
 
     def _rises(self, observation: RealTimeObservation, now_us: int) -> dict[str, float]:
         """Where rates go that were clearly above the known ones in the last half second."""
-        with self._lock:
-            recent = {place: list(stretches) for place, stretches in self._recent.items()}
         found, known_s = {}, self.interval_ms / 1e3
         for chain in observation.chains:
             rates = [
                 rate
-                for (name, _), stretches in recent.items()
+                for (name, _), stretches in self._recent.items()
                 if name == chain.chain
                 and stretches[-1].last_us >= now_us - 2 * RECENT_US
                 and (rate := _recent_rate(stretches, chain.rate_per_s, known_s)) > chain.rate_per_s
@@ -246,8 +234,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
     def _forget(self) -> None:
         self._seen = None
         self._deviations.extend([USUAL_DEVIATION] * DEVIATIONS)
-        with self._lock:
-            self._recent.clear()
+        self._recent.clear()
 
     def costs(self) -> RealTimeCosts | None:
         """What real-time mode takes here, as last measured; None before the first interval."""
@@ -322,7 +309,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         return PathReading(constraint, value_ms, chains, hops, 0.0, max(0.0, sink_ms))
 
 
-def _recent_rate(stretches: list[Stretch], known_per_s: float, known_s: float) -> float:
+def _recent_rate(stretches: Sequence[Stretch], known_per_s: float, known_s: float) -> float:
     """The rate of what a task said lately, if clearly above the known one; else the known one."""
     first, *later = stretches
     span_s = (stretches[-1].last_us - first.last_us) / 1e6

@@ -1,0 +1,73 @@
+"""The seam to whatever runs a flow, and what joins it with a controller."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from tailrace.control.actions import SwitchBackend
+from tailrace.control.events import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.control.actions import Action, Change
+    from tailrace.control.controller import Controller
+    from tailrace.control.events import Event
+
+
+class Backend(Protocol):
+    """What runs a flow under a plan and can be asked to change it.
+
+    It sends its events to whatever function it was made with, from :class:`Started` on.
+    """
+
+    def start(self) -> None:
+        """Begin to run."""
+
+    def stop(self, within_s: float | None = None) -> None:
+        """End between two batches; one that does not end in that time is given up."""
+
+    def can(self, action: Change) -> str | None:
+        """None if it can do that, or the reason why not, as a sentence."""
+
+    def apply(self, action: Change) -> None:
+        """Do it, at once or where the batch at hand ends."""
+
+
+class Steering:
+    """Hands events to a controller, and what it wants to the backend that runs.
+
+    Events may come from several threads, and are dealt with one after the other. What a backend
+    cannot do is said to the controller with the reason, never skipped silently.
+    """
+
+    def __init__(
+        self, controller: Controller, switch: Callable[[SwitchBackend], None] | None = None
+    ) -> None:
+        """``switch`` has another backend take over; without it none can."""
+        self.controller = controller
+        self.backend: Backend | None = None
+        self._switch = switch
+        self._lock = threading.RLock()
+
+    def tell(self, event: Event) -> None:
+        """Let the controller know, and do what it wants."""
+        with self._lock:
+            for action in self.controller.handle(event):
+                reason = self._do(action)
+                if reason is not None:
+                    self.tell(Refused(action, reason))
+
+    def _do(self, action: Action) -> str | None:
+        if isinstance(action, SwitchBackend):
+            if self._switch is None:
+                return "Nothing here can run the flow on another backend."
+            self._switch(action)
+            return None
+        if self.backend is None:
+            return "No backend runs the flow."
+        reason = self.backend.can(action)
+        if reason is None:
+            self.backend.apply(action)
+        return reason

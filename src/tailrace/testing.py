@@ -1,0 +1,106 @@
+"""For tests of flows, policies and scalers: a simulated backend, and a fake one.
+
+A scaler or a policy of one's own, under the same control loop as on Spark, in virtual time::
+
+    from tailrace.testing import Plant, StepCost, simulate
+
+    plant = Plant(planning_ms=40, sink_ms=20, steps={"score": StepCost(5.0)}, start_ms=4_000)
+    log = simulate(("score",), plant, load, mean="1 s", scaler=MyScaler(), executors=(1, 8))
+    assert log.verdicts[-1].fulfilled
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace.control import Controller, Log, Mode
+from tailrace.control.backend import Steering
+from tailrace.control.scaling import Scaling
+from tailrace.control.simulated import SimulatedBackend
+from tailrace.flow import Graph, Step, Stream, graph
+from tailrace.goals import SINK, SOURCE, only_constraint
+from tailrace.model.simulator import Plant, StepCost
+from tailrace.plan import first_plan
+from tailrace.policy.scaling.choice import scaler_of
+from tailrace.policy.scaling.sizing import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tailrace.control.actions import Change
+    from tailrace.load.trace import Trace
+    from tailrace.policy.scaling.sizing import Scaler
+
+__all__ = ["FakeBackend", "Plant", "SimulatedBackend", "StepCost", "simulate"]
+
+
+class FakeBackend:
+    """Does nothing, and remembers what it was asked for.
+
+    ``cannot`` says what it refuses: kinds of actions, each with the reason.
+    """
+
+    def __init__(self, cannot: Mapping[type[Change], str] | None = None) -> None:
+        """Nothing was asked for yet."""
+        self.cannot = dict(cannot or {})
+        self.actions: list[Change] = []
+        self.running = False
+
+    def start(self) -> None:
+        """Run, as far as anyone can tell."""
+        self.running = True
+
+    def stop(self, within_s: float | None = None) -> None:  # noqa: ARG002 - there is no batch
+        """Run no longer."""
+        self.running = False
+
+    def can(self, action: Change) -> str | None:
+        """None, or the reason that it was given for such actions."""
+        return self.cannot.get(type(action))
+
+    def apply(self, action: Change) -> None:
+        """Remember it."""
+        self.actions.append(action)
+
+
+def simulate(
+    steps: Sequence[str] | Graph,
+    plant: Plant,
+    load: Trace,
+    *,
+    mean: str | float,
+    scaler: str | Scaler | None = None,
+    executors: tuple[int, int] = (1, 1),
+    seed: int = 1,
+) -> Log:
+    """Run a load through a plant, with its mean latency under control; what was decided and kept.
+
+    ``steps`` are the names of steps in a row, or a graph. With a ``scaler`` the number of executors
+    is decided too, within the limits of ``executors``.
+    """
+    flow = steps if isinstance(steps, Graph) else _line(steps)
+    bound = only_constraint({"mean": str(mean)}, "5 s")
+    plan, scaling = first_plan(flow, 0.0, plant.slots), None
+    if scaler is not None:
+        scaling = Scaling(flow, scaler_of(scaler), Limits(*executors, plant.cores))
+        plan = replace(plan, executors=executors[0])
+    goals = () if bound is None else (bound,)
+    steering = Steering(Controller(flow, goals, mode=Mode.ENFORCE, scaling=scaling))
+    backend = SimulatedBackend(
+        flow, plant, load, plan, steering.tell, rng=np.random.default_rng(seed)
+    )
+    steering.backend = backend
+    backend.start()
+    backend.run()
+    backend.stop()
+    return steering.controller.log
+
+
+def _line(names: Sequence[str]) -> Graph:
+    ends = (SOURCE, *names, SINK)
+    steps = tuple(Step(name, "x int", scale=(1, 1_024)) for name in names)
+    return graph(steps, tuple(Stream(*pair) for pair in pairwise(ends)))
