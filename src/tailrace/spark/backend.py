@@ -271,7 +271,8 @@ class Backend(ABC):
     def _paced(self, query: Any, interval_ms: float) -> JavaObject:
         """Take over the trigger of a query that is in its first batch."""
         try:
-            return self.job.jvm.tailrace.Pacer.install(query._jsq.streamingQuery(), interval_ms)
+            pacer = self.job.jvm.tailrace.pacing.Pacer
+            return pacer.install(query._jsq.streamingQuery(), interval_ms)
         except Exception as error:
             raise EnvironmentUnfit(
                 f"This version of Spark ({self.job.spark.version}) does not let its trigger be "

@@ -8,8 +8,8 @@ batches (below 0.3 s, and rare) is cheaper. Only a flow with several outputs, or
 come together again, is compiled for each batch: what they share is computed once.
 
 The interval changes live: a ``Pacer`` stands in for the clock that Spark's trigger waits on
-(``jvm/src/tailrace/Pacer.java``), which works for every source and lets the query be held between
-two batches, where stopping interrupts nothing.
+(``jvm/src/tailrace/pacing/Pacer.java``), which works for every source and lets the query be held
+between two batches, where stopping interrupts nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class ExecutorPool:
     """The executors that a job runs on, and who is told how many tasks they could hold."""
 
     executors: Executors
@@ -92,9 +92,9 @@ class MicroBatch(Backend):
         job: Job,
         controller: BatchController,
         on_measure: Callable[[BatchMeasure], None] | None = None,
-        fleet: Fleet | None = None,
+        pool: ExecutorPool | None = None,
     ) -> None:
-        """``on_measure`` is told of every finished batch; a ``fleet`` follows the plan."""
+        """``on_measure`` is told of every finished batch; a ``pool`` follows the plan."""
         super().__init__(job, controller)
         self.controller = controller
         self.on_measure = on_measure
@@ -103,7 +103,7 @@ class MicroBatch(Backend):
         self._probe = probe.ArrivalProbe(context, job.arrived)
         self._by_batch = len(job.sinks) > 1 or splits(controller.graph)
         self._keeps_state = keeps_state(controller.graph)
-        self._fleet = fleet
+        self._pool = pool
         self._slots = context.defaultParallelism
         self._compiled: Plan | None = None
         self._previous_cut_us = now_us()
@@ -115,8 +115,8 @@ class MicroBatch(Backend):
 
     def _look(self) -> bool:
         plan = self.controller.plan
-        others = self._fleet is not None and self._steer(self._fleet, plan)
-        if self._fleet is not None and self._rests():
+        others = self._pool is not None and self._steer(self._pool, plan)
+        if self._pool is not None and self._rests():
             with self._controlling:
                 self.controller.on_silence(now_us(), self._slots)
         return self._compiled is not None and (others or self._outdated(plan))
@@ -126,19 +126,19 @@ class MicroBatch(Backend):
         compiled = self._compiled or plan
         return (plan.chains, plan.partitions) != (compiled.chains, compiled.partitions)
 
-    def _steer(self, fleet: Fleet, plan: Plan) -> bool:
+    def _steer(self, pool: ExecutorPool, plan: Plan) -> bool:
         """Have the executors that the plan wants; whether some are to go between two batches."""
-        self._slots = fleet.slots()
+        self._slots = pool.slots()
         if plan.executors is None or self.controller.mode is not Mode.ENFORCE:
             return False
-        fleet.executors.ask_for(plan.executors)
-        missing = fleet.executors.missing()
+        pool.executors.ask_for(plan.executors)
+        missing = pool.executors.missing()
         if missing is not None and self.controller.scaling is not None:
-            there = len(fleet.executors.there())
+            there = len(pool.executors.there())
             if not there and not self.controller.log.batches:
                 raise EnvironmentUnfit(missing)
             self.controller.scaling.refused = Refusal(max(1, there), missing)
-        return bool(fleet.executors.surplus())
+        return bool(pool.executors.surplus())
 
     def _rests(self) -> bool:
         """Whether the query has nothing to do for a while: none waits, none is worked on."""
@@ -152,9 +152,9 @@ class MicroBatch(Backend):
         job = self.job
         self._pacer = self._query = None
         self._compiled = self.controller.plan
-        if self._fleet is not None:
-            self._fleet.executors.end_surplus()
-            self._slots = self._fleet.slots()
+        if self._pool is not None:
+            self._pool.executors.end_surplus()
+            self._slots = self._pool.slots()
         frame = self._probe.on(job.frame) if job.measured else job.frame
         if not self._by_batch:
             frame = next(iter(self._outputs(frame, None).values()))
@@ -192,7 +192,7 @@ class MicroBatch(Backend):
             if self._late():
                 break
             threading.Event().wait(0.01)  # its first batch is about to bring the pacer
-        nobody = self._fleet is not None and not self._fleet.executors.there()
+        nobody = self._pool is not None and not self._pool.executors.there()
         held = self._hold(query, UNWORKED_S if nobody else math.inf)
         self._end(query, held=held)
 

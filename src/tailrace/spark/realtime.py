@@ -1,10 +1,10 @@
 """The real-time backend: long tasks through which records flow one by one.
 
 One streaming query per flow, with ``trigger(realTime=...)``. Chains get their records through our
-own hand-over (``jvm/src/tailrace/HandOver.java``); steps with partitions of their own sit behind a
-pipelined shuffle. Tasks say what they measure as they run (``beacon.py``, ``live.py``), and the
-lifetimes of open batches change as they run. Where a plan needs another query, the batch at hand
-is ended before its time, so that nothing is repeated.
+own hand-over (``jvm/src/tailrace/handover/HandOver.java``); steps with partitions of their own sit
+behind a pipelined shuffle. Tasks say what they measure as they run (``beacon.py``, ``live.py``),
+and the lifetimes of open batches change as they run. Where a plan needs another query, the batch at
+hand is ended before its time, so that nothing is repeated.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class RealTime(Backend):
 
     def _release(self) -> None:
         super()._release()
-        self.job.jvm.tailrace.Sweep.every(FLUSH_MS)
+        self.job.jvm.tailrace.handover.FlushInterval.every(FLUSH_MS)
 
     # --- the life of the query -------------------------------------------------------------
 
@@ -184,8 +184,8 @@ class RealTime(Backend):
         self._begun_s = time.monotonic()
         self._compiled = plan
         self._set_lifetimes(plan)
-        job.jvm.tailrace.BatchClock.install()
-        job.jvm.tailrace.Sweep.every(plan.flush_ms)
+        job.jvm.tailrace.pacing.BatchClock.install()
+        job.jvm.tailrace.handover.FlushInterval.every(plan.flush_ms)
         (name, sink), *_ = job.sinks.items()
         for key, value in NEEDED.items():
             job.spark.conf.set(key, value)
@@ -244,7 +244,7 @@ class RealTime(Backend):
         while self._pacer is None and query.isActive and not self._late():
             self._pace(query)
             threading.Event().wait(0.01)
-        clock = self.job.jvm.tailrace.BatchClock
+        clock = self.job.jvm.tailrace.pacing.BatchClock
         identity = str(query.id)
         clock.end(identity)
         try:
@@ -256,11 +256,12 @@ class RealTime(Backend):
         self._publish_letters()
 
     def _set_lifetimes(self, plan: Plan) -> None:
+        lifetime = self.job.jvm.tailrace.handover.Lifetime
         for chain in plan.chains:
             name = chain_name(chain)
-            self.job.jvm.tailrace.Lifetime.set(name, float(plan.lifetimes_ms.get(name, 0.0)))
+            lifetime.set(name, float(plan.lifetimes_ms.get(name, 0.0)))
             if chain[0] in self._timed:
-                self.job.jvm.tailrace.Lifetime.setTick(name, TICK_MS)
+                lifetime.setTick(name, TICK_MS)
         self._lifetimes = dict(plan.lifetimes_ms)
 
 
@@ -354,10 +355,10 @@ def why_not(job: Job, graph: Graph, constraints: Iterable[Constraint]) -> list[s
 def _slots_needed(job: Job, graph: Graph, plan: Plan) -> int:
     """The tasks that run at once: those of the source, and those behind every exchange."""
     shuffle = int(conf_of(job.spark, "spark.sql.shuffle.partitions") or 200)
-    behind = job.jvm.tailrace.LivePlan.tasksBehindExchanges(
+    behind = job.jvm.tailrace.plan.LivePlan.tasksBehindExchanges(
         _preview(job, graph, plan)._jdf, shuffle
     )
-    reading = job.source_partitions or job.jvm.tailrace.LivePlan.streams(job.frame._jdf)
+    reading = job.source_partitions or job.jvm.tailrace.plan.LivePlan.streams(job.frame._jdf)
     return int(reading) + int(behind)
 
 
@@ -369,4 +370,4 @@ def _preview(job: Job, graph: Graph, plan: Plan | None) -> DataFrame:
 
 def _reads_live(job: Job) -> bool:
     """Whether the source implements Spark's interface for real-time reading."""
-    return bool(job.jvm.tailrace.LivePlan.readsLive(job.frame._jdf))
+    return bool(job.jvm.tailrace.plan.LivePlan.readsLive(job.frame._jdf))

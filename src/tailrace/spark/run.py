@@ -25,7 +25,7 @@ from tailrace.spark.backend import Job, now_us
 from tailrace.spark.checkpoint import Checkpoint, compare
 from tailrace.spark.executors import Executors, in_charge, warmer
 from tailrace.spark.hush import hush
-from tailrace.spark.microbatch import Fleet, MicroBatch
+from tailrace.spark.microbatch import ExecutorPool, MicroBatch
 from tailrace.spark.realtime import RealTime, check
 from tailrace.spark.selftest import require_milliseconds
 from tailrace.spark.settings import findings
@@ -83,8 +83,8 @@ class Run:
         try:
             if flow.executors:
                 self._held.enter_context(in_charge(spark, flow.name))
-            self._fleet = Executors(spark) if flow.executors else None
-            self._limits = _limits(flow.executors, self._fleet)
+            self._executors = Executors(spark) if flow.executors else None
+            self._limits = _limits(flow.executors, self._executors)
             self._meter = Meter(self._slots(spark))
             self._held.callback(self._meter.close)
             self._directory = flow.checkpoint or self._temporary_directory()
@@ -97,9 +97,9 @@ class Run:
                 self._notes += (NO_ARRIVALS,)
             self._job = self._job_of(spark, opened, measured)
             self._graph, self._on_measure = graph, on_measure
-            if self._fleet is not None:
+            if self._executors is not None:
                 called = functions_of(flow.pipeline, opened.frame)
-                self._fleet.warm_up = warmer(spark, self._fleet.cores, called)
+                self._executors.warm_up = warmer(spark, self._executors.cores, called)
             self._turn = threading.Lock()
             self._ended = False
             self._restarts_ms: list[float] = []
@@ -122,9 +122,9 @@ class Run:
 
     def _slots(self, spark: SparkSession) -> int:
         """How many tasks run at once; with executors that come and go, to begin with."""
-        if self._fleet is None or self._limits is None:
+        if self._executors is None or self._limits is None:
             return spark.sparkContext.defaultParallelism
-        return max(self._limits.least, len(self._fleet.ready())) * self._fleet.cores
+        return max(self._limits.least, len(self._executors.ready())) * self._executors.cores
 
     def _first_backend(self) -> Backend:
         return self._switch.first() if self._switch else Backend(self.flow.backend)
@@ -192,8 +192,9 @@ class Run:
                 scaling=self._scaling(),
                 most_records=most_records(self._job.frame),
             )
-            fleet = None if self._fleet is None else Fleet(self._fleet, self._meter.hold)
-            self._backend = MicroBatch(self._job, batches, self._on_measure, fleet)
+            there = self._executors
+            pool = None if there is None else ExecutorPool(there, self._meter.hold)
+            self._backend = MicroBatch(self._job, batches, self._on_measure, pool)
 
     def _other_tasks(self, plan: Plan) -> int:
         """The tasks that a plan holds slots for beside those of its partitions.
@@ -351,16 +352,16 @@ class Run:
         )
 
 
-def _limits(wanted: Limits | None, fleet: Executors | None) -> Limits | None:
+def _limits(wanted: Limits | None, executors: Executors | None) -> Limits | None:
     """The executors that may be, with the cores that each has here."""
-    if wanted is None or fleet is None:
+    if wanted is None or executors is None:
         return None
-    if fleet.most is not None and wanted.most > fleet.most:
+    if executors.most is not None and wanted.most > executors.most:
         raise EnvironmentUnfit(
             f"The flow may have {wanted.most} executors, and spark.cores.max of this session "
-            f"allows {fleet.most} of {fleet.cores} cores: raise it, or ask for fewer."
+            f"allows {executors.most} of {executors.cores} cores: raise it, or ask for fewer."
         )
-    return replace(wanted, cores=fleet.cores)
+    return replace(wanted, cores=executors.cores)
 
 
 def _outputs(names: Any) -> str:
