@@ -14,11 +14,13 @@ import math
 import re
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.goals import is_sink
-from tailrace.plan import FLUSH_MS, chain_name
+from tailrace.plan import chain_name
 from tailrace.policy.realtime import SHORTEST_BATCH_MS
 from tailrace.profile.stall import Stall
 from tailrace.spark.backend import Backend, Job, now_us
@@ -35,7 +37,7 @@ from tailrace.spark.step import Compilation, carried, lost_in, tagged
 from tailrace.spark.trace import outputs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -111,6 +113,7 @@ class RealTime(Backend):
         """Prepare, start nothing yet."""
         super().__init__(job, controller)
         self.controller = controller
+        self.flow_id = uuid4().hex
         self._compiled: Plan | None = None
         self._lifetimes: dict[str, float] = {}
         self._timed = {step.name for step in controller.graph.steps if step.timed}
@@ -153,8 +156,12 @@ class RealTime(Backend):
             self._silent_s = max(self._silent_s, quiet_s)
 
     def _release(self) -> None:
-        super()._release()
-        self.job.jvm.tailrace.handover.FlushInterval.every(FLUSH_MS)
+        try:
+            super()._release()
+        finally:
+            handover = self.job.jvm.tailrace.handover
+            handover.Lifetime.forget(self.flow_id)
+            handover.FlushInterval.forget(self.flow_id)
 
     # --- the life of the query -------------------------------------------------------------
 
@@ -185,18 +192,33 @@ class RealTime(Backend):
         self._compiled = plan
         self._set_lifetimes(plan)
         job.jvm.tailrace.pacing.BatchClock.install()
-        job.jvm.tailrace.handover.FlushInterval.every(plan.flush_ms)
+        job.jvm.tailrace.handover.FlushInterval.set(self.flow_id, float(plan.flush_ms))
         (name, sink), *_ = job.sinks.items()
         for key, value in NEEDED.items():
             job.spark.conf.set(key, value)
         writer = sink.attach(self._output(name, sink))  # type: ignore[attr-defined]
-        self._query = (
+        writer = (
             writer.queryName(job.name)
             .outputMode("update")
             .trigger(realTime=f"{max(plan.interval_ms, SHORTEST_BATCH_MS):.0f} milliseconds")
             .option("checkpointLocation", str(job.directory / "checkpoint"))
-            .start()
         )
+        with self._as_flow():
+            self._query = writer.start()
+
+    @contextmanager
+    def _as_flow(self) -> Iterator[None]:
+        """While it lasts, a query that this thread starts is this flow's to the JVM and its tasks.
+
+        Flows of one session share a JVM, and their steps may have the same names.
+        """
+        context = self.job.spark.sparkContext
+        name = self.job.jvm.tailrace.handover.FlowId.PROPERTY
+        context.setLocalProperty(name, self.flow_id)
+        try:
+            yield
+        finally:
+            context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def _output(self, name: str, sink: Any) -> DataFrame:
         """The pipeline on records that bear the time of their arrival, seen at its end."""
@@ -259,9 +281,9 @@ class RealTime(Backend):
         lifetime = self.job.jvm.tailrace.handover.Lifetime
         for chain in plan.chains:
             name = chain_name(chain)
-            lifetime.set(name, float(plan.lifetimes_ms.get(name, 0.0)))
+            lifetime.set(self.flow_id, name, float(plan.lifetimes_ms.get(name, 0.0)))
             if chain[0] in self._timed:
-                lifetime.setTick(name, TICK_MS)
+                lifetime.setTick(self.flow_id, name, TICK_MS)
         self._lifetimes = dict(plan.lifetimes_ms)
 
 

@@ -104,7 +104,7 @@ public final class HandOver extends SparkPlan {
   public RDD<ColumnarBatch> doExecuteColumnar() {
     RDD<InternalRow> input = InputProjection.source(original.child()).execute();
     return input.mapPartitionsWithIndexInternal(
-        new Run(original, chain(), probe),
+        new Run(original, Lifetime.of(FlowId.planned(sparkContext()), chain()), probe),
         false,
         false,
         false,
@@ -186,10 +186,10 @@ public final class HandOver extends SparkPlan {
     private final Map<String, String> settings;
     private final Map<String, SQLMetric> metrics;
 
-    Run(MapInArrowExec original, String chain, SinkProbe probe) {
+    Run(MapInArrowExec original, Lifetime lifetime, SinkProbe probe) {
       PythonUDF udf = (PythonUDF) original.func();
       ChainedPythonFunctions function = new ChainedPythonFunctions(listed(udf.func()));
-      lifetime = Lifetime.of(chain);
+      this.lifetime = lifetime;
       this.probe = probe;
       functions = listed(new Tuple2<>(function, udf.resultId().id()));
       evalType = original.pythonEvalType();
