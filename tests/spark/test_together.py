@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from dataclasses import replace
 from statistics import fmean
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace.control import LiveController
+from tailrace.errors import EnvironmentUnfit, FlowFailed
 from tailrace.profile.live import Stretch
 from tailrace.spark import sinks
 from tailrace.spark.batchlog import BatchLog
 from tailrace.spark.flow import Flow
+from tailrace.spark.slots import _claims_of
 from tailrace.spark.sources import replay
 from tailrace.spark.step import step
 
@@ -21,7 +25,7 @@ from .flows import Running
 from .support import by_value, even_trace, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -163,3 +167,108 @@ def test_a_flow_that_does_not_start_leaves_nothing_in_the_jvm(spark: SparkSessio
         with pytest.raises(Exception, match="one"):  # Spark has a query of that name
             Heard(spark, "one", same_step, plan, 100)
         assert kept(spark, LIFETIMES) == kept(spark, FLUSHES) == {one.backend.flow_id}
+
+
+# --- slots -----------------------------------------------------------------------------------
+
+
+def holding(name: str, slots: int, backend: str = "realtime", **how: Any) -> Flow:
+    """A flow that holds this many slots in real-time mode; its records go on for a minute."""
+    source = replay(even_trace(6_000, 100), partitions=slots)
+    sink = sinks.discard()
+    return Flow(name, source, same_step, sink, mode="observe", backend=backend, **how)
+
+
+def records(running: Running) -> int:
+    return int(running.run.report().data["records"])
+
+
+def refused(spark: SparkSession, flow: Flow, why: str) -> None:
+    with pytest.raises(EnvironmentUnfit, match=why):
+        flow.start(spark)
+
+
+@pytest.fixture
+def slots(spark: SparkSession) -> Iterator[int]:
+    """How many the session has; none of them is claimed, before and after."""
+    there = spark.sparkContext.defaultParallelism
+    claims = _claims_of(spark.sparkContext.applicationId or "")
+    assert claims.room(None, there) == there
+    yield there
+    assert claims.room(None, there) == there
+
+
+def test_a_flow_starts_only_while_there_are_slots_and_again_when_another_has_ended(
+    spark: SparkSession, slots: int
+) -> None:
+    with ExitStack() as stack:
+        first, *_ = [
+            stack.enter_context(Running(spark, holding(f"f{number}", 1))) for number in range(slots)
+        ]
+        names = " and ".join(", ".join(f"'f{n}' (1)" for n in range(slots)).rsplit(", ", 1))
+        why = (
+            f"holds 1 slot and the session has {slots}, of which {slots} are held by {names}: stop "
+            f"one of those, use fewer partitions, or a session with more slots (local[{slots + 1}]"
+        )
+        refused(spark, holding("more", 1), re.escape(why))
+        refused(
+            spark, holding("batches", 1, "microbatch"), re.escape("Micro-batches need a free slot")
+        )
+        first.run.stop()
+        again = stack.enter_context(Running(spark, holding("more", 1)))
+        until(lambda: records(again) > 0, "records of the flow that was refused before")
+
+
+def test_the_last_slot_is_left_to_micro_batches(spark: SparkSession, slots: int) -> None:
+    with Running(spark, holding("batches", 1, "microbatch")) as batches:
+        why = f"of which 1 is left to the micro-batches of 'batches': .*local.{slots + 1}."
+        refused(spark, holding("all", slots), why)
+        with Running(spark, holding("most", slots - 1)) as most:
+            until(lambda: records(most) > 0, "records in real-time mode")
+            seen = len(batches.measures)
+            until(lambda: len(batches.measures) > seen + 3, "batches beside them")
+            refused(spark, holding("one", 1), "of which .* held by 'most'")
+        batches.run.stop()
+    with Running(spark, holding("all", slots)) as every:
+        until(lambda: records(every) > 0, "records on every slot")
+
+
+def test_a_flow_that_fails_leaves_its_slots_though_nobody_stops_it(
+    spark: SparkSession, slots: int
+) -> None:
+    with Running(spark, holding("ends", slots)) as ends:
+        spark.streams.active[0].stop()
+        assert ends.run.wait(60)
+        with Running(spark, holding("next", slots)) as after:
+            until(lambda: records(after) > 0, "records of the next flow")
+            with pytest.raises(FlowFailed):
+                ends.run.stop()
+            refused(spark, holding("third", 1), "held by 'next'")
+
+
+def test_a_flow_takes_the_slots_of_its_next_plan_before_it_stops_for_it(
+    spark: SparkSession, slots: int
+) -> None:
+    def pipeline(frame: DataFrame) -> DataFrame:
+        return frame.transform(step("a", lambda row: row.seq, "seq bigint", scale=(1, slots)))
+
+    def wider(running: Running, tasks: int) -> None:
+        controller = running.run.controller
+        controller.plan = replace(controller.plan, partitions={"a": tasks})
+
+    flow = holding("grows", 1)
+    flow.pipeline = pipeline
+    with Running(spark, flow) as grows, Running(spark, holding("other", slots - 3)) as other:
+        backend, controller = grows.run._backend, grows.run.controller
+        assert isinstance(controller, LiveController)
+        until(lambda: records(grows) > 0, "records under the first plan")
+        wider(grows, 2)
+        until(lambda: backend.restarts_ms, "the restart")
+        refused(spark, holding("more", 1), re.escape("'grows' (3)"))
+        wider(grows, 3)
+        until(lambda: controller.plan.partitions == {"a": 2}, "the plan before")
+        other.run.stop()
+        until(lambda: controller.room == slots, "room")
+        wider(grows, 3)
+        until(lambda: len(backend.restarts_ms) == 2, "the restart")
+        grows.run.stop()

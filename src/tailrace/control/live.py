@@ -83,13 +83,15 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         interval_ms: float = 5_000.0,
         recovery_ms: float = 60_000.0,
         slots: int = 1,
+        room: int | None = None,
         other_tasks: int = 1,
         log: Log | None = None,
     ) -> None:
         """``recovery_ms`` is how much of the input a crash may make the flow repeat.
 
-        Of the ``slots`` there are, ``other_tasks`` are held by tasks that are no step's: those that
-        read the source, and those behind Spark's own exchanges.
+        Of the ``slots`` there are the flow may hold ``room``, all of them unless others run beside
+        it; ``other_tasks`` are held by tasks that are no step's: those that read the source, and
+        those behind Spark's own exchanges.
         """
         super().__init__(
             graph,
@@ -102,6 +104,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         )
         self._recovery_ms = recovery_ms
         self._slots = slots
+        self.room = slots if room is None else room
         self._other_tasks = other_tasks
         self.recording = Recording(graph, slots)
         self._lock = threading.Lock()
@@ -140,6 +143,10 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
         elif self._seen is not None:
             self._hurry(self._seen, now_us)
         return self.plan
+
+    def tasks_of(self, plan: Plan) -> int:
+        """The tasks that a plan holds slots for."""
+        return self._other_tasks + sum(plan.partitions.values())
 
     def finish(self) -> None:
         """Judge what is left when nothing more will be said."""
@@ -194,7 +201,7 @@ class LiveController(Controller[LiveInterval, LiveIntervals]):
             name: load_of(measure, interval.utilisation(name))
             for name, measure in interval.steps().items()
         }
-        loads = _Loads(self.graph, self.plan, steps, self._slots, self._since_change)
+        loads = _Loads(self.graph, self.plan, steps, self.room, self._since_change)
         self._act(chaining.decide(loads), now_us)
         if self.plan.chains == loads.plan.chains:
             loads = replace(loads, plan=self.plan)

@@ -15,10 +15,11 @@ import re
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from tailrace.errors import EnvironmentUnfit, InputError
+from tailrace.errors import InputError
 from tailrace.goals import is_sink
 from tailrace.plan import chain_name
 from tailrace.policy.realtime import SHORTEST_BATCH_MS
@@ -33,13 +34,14 @@ from tailrace.spark.live import seen
 from tailrace.spark.probe import arrived_us
 from tailrace.spark.settings import EXTENSION, conf_of
 from tailrace.spark.sinks import Each, StreamSink
+from tailrace.spark.slots import SLOTS_S
 from tailrace.spark.step import Compilation, carried, lost_in, tagged
 from tailrace.spark.trace import outputs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tailrace.control import LiveController
@@ -79,17 +81,11 @@ flows of the session have them for a moment."""
 LOSSES = 3
 """How often in a row a batch may lose an executor before the flow is taken to be at fault."""
 
-SLOTS_S = 60.0
-"""How long a cluster may take to have the slots that a flow holds, as when an executor was lost."""
-
 TICK_MS = 20.0
 """How often a keyed step that may set timers is told that time passes while no records come."""
 
 CROWDED_PAUSE_S = 1.0
 """How long a batch that found too few free slots waits before it is begun again."""
-
-LOOK_S = 0.2
-"""How often the slots of a cluster are counted while they are waited for."""
 
 NEEDED = {
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
@@ -184,9 +180,8 @@ class RealTime(Backend):
 
     def _start_query(self) -> None:
         job, plan = self.job, self.controller.plan
-        if self._losses or self._crowded_s:
-            needed = _slots_needed(job, self.controller.graph, plan)
-            await_slots(job.spark, needed, lambda: self._stopping)
+        if job.share is not None:
+            job.share.wait_for(self.controller.tasks_of(plan), lambda: self._stopping)
         self._pacer = self._query = None
         self._begun_s = time.monotonic()
         self._compiled = plan
@@ -236,14 +231,29 @@ class RealTime(Backend):
         if self._query is not None and self._pacer is None:
             self._pace(self._query)
         self._publish_letters()
+        self.controller.room = self.job.room
         plan = self.controller.tick(now_us())
         if plan.lifetimes_ms != self._lifetimes:
             self._set_lifetimes(plan)
         compiled = self._compiled
-        return compiled is not None and (
+        if compiled is None or (
             (plan.chains, plan.partitions, plan.flush_ms, plan.interval_ms)
-            != (compiled.chains, compiled.partitions, compiled.flush_ms, compiled.interval_ms)
-        )
+            == (compiled.chains, compiled.partitions, compiled.flush_ms, compiled.interval_ms)
+        ):
+            return False
+        return self._has_room(plan, compiled)
+
+    def _has_room(self, plan: Plan, compiled: Plan) -> bool:
+        """Claim the slots of a plan before anything is stopped for it.
+
+        Another flow may have taken them since they were counted: then the tasks stay as they are.
+        """
+        share = self.job.share
+        why = None if share is None else share.claim(self.controller.tasks_of(plan))
+        if why is not None:
+            _LOG.warning("%s: no more tasks for its steps. %s", self.job.name, why)
+            self.controller.plan = replace(plan, partitions=compiled.partitions)
+        return why is None
 
     def _publish_letters(self) -> None:
         """Publish the dead letters of batches that have been committed since the last time."""
@@ -317,26 +327,9 @@ def check(job: Job, graph: Graph, plan: Plan, constraints: Iterable[Constraint])
     if obstacles:
         raise InputError(f"The flow cannot run in real-time mode: {obstacles[0]}")
     needed = _slots_needed(job, graph, plan)
-    await_slots(job.spark, needed, lambda: False)
+    if job.share is not None:
+        job.share.wait_for(needed)
     return needed - sum(plan.partitions.values())
-
-
-def await_slots(spark: SparkSession, needed: int, given_up: Callable[[], bool]) -> None:
-    """Wait until a session has the slots that a flow holds; a local one has all it will ever have.
-
-    Executors come one after the other when a session begins, and one that was lost is replaced.
-    """
-    context = spark.sparkContext
-    local = (context.master or "").startswith("local")
-    deadline_s = time.monotonic() + (0.0 if local else SLOTS_S)
-    while context.defaultParallelism < needed and not given_up():
-        if time.monotonic() >= deadline_s:
-            raise EnvironmentUnfit(
-                f"In real-time mode the flow holds {needed} slots and the session has "
-                f"{context.defaultParallelism}: use fewer partitions, or a session with more slots "
-                f"(local[{needed}] may have more than there are cores)."
-            )
-        threading.Event().wait(LOOK_S)
 
 
 def why_not(job: Job, graph: Graph, constraints: Iterable[Constraint]) -> list[str]:

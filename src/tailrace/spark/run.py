@@ -30,6 +30,7 @@ from tailrace.spark.realtime import RealTime, check
 from tailrace.spark.selftest import require_milliseconds
 from tailrace.spark.settings import findings
 from tailrace.spark.sinks.base import OnceSink
+from tailrace.spark.slots import MICROBATCH, Share
 from tailrace.spark.sources import most_records, open_source
 from tailrace.spark.switch import AUTO, Switch
 from tailrace.spark.trace import functions_of, layouts_of, trace
@@ -87,6 +88,8 @@ class Run:
             self._limits = _limits(flow.executors, self._executors)
             self._meter = Meter(self._slots(spark))
             self._held.callback(self._meter.close)
+            self._share = Share(spark.sparkContext, flow.name)
+            self._held.callback(self._share.release)
             self._directory = flow.checkpoint or self._temporary_directory()
             opened = self._open(spark)
             graph = trace(flow.pipeline, opened.frame)
@@ -176,6 +179,7 @@ class Run:
                 interval_ms=flow.interval_ms,
                 recovery_ms=flow.recovery_ms,
                 slots=slots,
+                room=self._job.room,
                 other_tasks=other_tasks,
                 log=log,
             )
@@ -199,9 +203,11 @@ class Run:
     def _other_tasks(self, plan: Plan) -> int:
         """The tasks that a plan holds slots for beside those of its partitions.
 
-        A plan that real-time mode could not run is refused, before anything is stopped for it.
+        A plan that real-time mode could not run, or that finds no slots, is refused before anything
+        is stopped for it.
         """
         if plan.backend is not Backend.REALTIME:
+            self._share.wait_for(MICROBATCH)
             return 0
         others = check(self._job, self._graph, plan, self.flow.constraints)
         require_milliseconds(self._job.spark)
@@ -289,6 +295,7 @@ class Run:
             opened.partitions,
             token_bytes(16) if flow.redact else None,
             flow.stall_ms / 1e3,
+            self._share,
         )
 
     def wait(self, seconds: float | None = None) -> bool:

@@ -49,7 +49,7 @@ class Switch:
     def __init__(self, job: Job, graph: Graph, flow: Flow) -> None:
         """Know what could run; nothing is chosen yet."""
         self._flow = flow
-        self._slots = job.spark.sparkContext.defaultParallelism
+        self._job = job
         self._obstacles = tuple(why_not(job, graph, flow.constraints))
         self._microbatch: MicroBatchCosts | None = None
         self._realtime: RealTimeCosts | None = None
@@ -114,7 +114,7 @@ class Switch:
         return Calibration(
             self._flow.constraints,
             rate_per_s,
-            self._slots,
+            self._job.room,
             self._microbatch,
             self._realtime,
             self._obstacles,
