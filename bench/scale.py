@@ -185,7 +185,7 @@ def _run_sparks_own(master: str, stairs: load.Staircase) -> dict[str, Any]:
         fleet: Any = spark.sparkContext
 
         def count() -> None:
-            ready = fleet._jvm.tailrace.Fleet.ready(fleet._jsc.sc())
+            ready = fleet._jvm.tailrace.cluster.ExecutorPool.ready(fleet._jsc.sc())
             sizes.append((now_us(), len(ready)))
 
         run = _flow(widest, stairs).start(spark)

@@ -186,7 +186,7 @@ def test_every_path_exists(document: Path) -> None:
 
 def test_a_path_is_told_from_other_code() -> None:
     assert is_path("spark/probe.py")
-    assert is_path("Pacer.java")
+    assert is_path("pacing/Pacer.java")
     assert is_path("bench/results")
     assert not is_path("out/demo")
     assert not is_path("tr.step")

@@ -123,7 +123,7 @@ class Chosen(Switching):
     """Wants one backend, whatever was measured."""
 
     def __init__(self, wanted: Backend) -> None:
-        super().__init__((GOAL,), 4)
+        super().__init__((GOAL,), lambda: 4)
         self.asked: list[float] = []
         self.refusals: list[str] = []
         self.choice = replace(self.choice, backend=str(wanted))

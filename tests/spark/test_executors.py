@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HELD_S = 15.0
-"""Less than an executor would be held (``LONGEST_HOLD`` in Fleet.java)."""
+"""Less than an executor would be held (``LONGEST_HOLD`` in ExecutorPool.java)."""
 
 
 class Manager:
@@ -52,8 +52,8 @@ class Jvm:
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
-        self.tailrace = self
-        self.Fleet = self
+        self.tailrace = self.cluster = self
+        self.ExecutorPool = self
         self.scala = self.collection = self.immutable = self
 
     def HashMap(self) -> dict[str, int]:  # noqa: N802 - Scala's name
@@ -275,7 +275,7 @@ def test_a_session_without_executors_says_what_to_use(spark: SparkSession) -> No
 @pytest.mark.spark
 def test_what_holds_a_lost_executor_holds_no_other_in_its_place(spark: SparkSession) -> None:
     inside: Any = spark.sparkContext
-    hold = inside._jvm.tailrace.Fleet.hold(inside._jsc.sc(), "lost", 2)
+    hold = inside._jvm.tailrace.cluster.ExecutorPool.hold(inside._jsc.sc(), "lost", 2)
     try:
         until(hold.isDone, "the job has nothing to hold", seconds=HELD_S)
         hold.get()  # would raise what went wrong

@@ -136,7 +136,7 @@ def test_local_files_are_ours_and_start_no_process(spark: SparkSession, tmp_path
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
     make = jvm.org.apache.hadoop.fs.Path
     files = make(str(tmp_path)).getFileSystem(configuration)
-    assert files.getClass().getName() == "tailrace.LocalFiles"
+    assert files.getClass().getName() == "tailrace.cluster.LocalFiles"
     permission = jvm.org.apache.hadoop.fs.permission.FsPermission("640")
     path = make(str(tmp_path / "made"))
     files.create(path).close()

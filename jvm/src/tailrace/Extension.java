@@ -11,6 +11,11 @@ import org.apache.spark.sql.execution.python.MapInArrowExec;
 import scala.collection.JavaConverters;
 import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
+import tailrace.handover.HandOver;
+import tailrace.pacing.LiveReader;
+import tailrace.plan.LiveJoins;
+import tailrace.probe.SinkProbe;
+import tailrace.replay.ReplayStream;
 
 /**
  * What Tailrace adds to a session ({@code spark.sql.extensions}): in real-time mode, chains of
@@ -54,8 +59,8 @@ public final class Extension extends AbstractFunction1<SparkSessionExtensions, B
     if (below instanceof FilterExec filter
         && filter.child() instanceof ColumnarToRowExec rows
         && rows.child() instanceof HandOver last) {
-      return Passage.in(filter.condition())
-          .<SparkPlan>map(passage -> new ColumnarToRowExec(last.seenBy(passage)))
+      return SinkProbe.in(filter.condition())
+          .<SparkPlan>map(probe -> new ColumnarToRowExec(last.seenBy(probe)))
           .orElse(below);
     }
     return below;

@@ -65,9 +65,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; in real-time mode nothing else says that an interval is over."""
+    """Time has passed; in real-time mode nothing else says that an interval is over.
+
+    ``room`` is how many slots the flow may hold now, as others of its session come and go.
+    """
 
     at_us: int
+    room: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

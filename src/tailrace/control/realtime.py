@@ -94,6 +94,7 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         log.scaling = None
         self._recovery_ms = recovery_ms
         self._slots = slots
+        self._room = slots
         self._other_tasks = other_tasks
         self.recording = Recording(graph, slots)
         self._onward = Onward()
@@ -109,7 +110,8 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         match event:
             case TasksReported(report):
                 self._on_report(report)
-            case Tick(at_us):
+            case Tick(at_us, room):
+                self._room = self._slots if room is None else room
                 self._on_tick(at_us)
 
     def _on_report(self, said: Sighting | Stretch) -> None:
@@ -184,7 +186,7 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
             name: load_of(measure, interval.utilisation(name))
             for name, measure in interval.steps().items()
         }
-        loads = _Loads(self.graph, self.plan, steps, self._slots, self._since_change)
+        loads = _Loads(self.graph, self.plan, steps, self._room, self._since_change)
         self._act(chaining.decide(loads), now_us)
         if self.plan.chains == loads.plan.chains:
             loads = replace(loads, plan=self.plan)

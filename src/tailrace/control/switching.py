@@ -12,6 +12,8 @@ from tailrace.plan import Backend
 from tailrace.policy.backend import NO_STREAKS, Calibration, choose
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.goals import Constraint
     from tailrace.policy.backend import Choice, MicroBatchCosts, RealTimeCosts
 
@@ -25,11 +27,14 @@ class Switching:
     def __init__(
         self,
         constraints: tuple[Constraint, ...],
-        slots: int,
+        slots: Callable[[], int],
         obstacles: tuple[str, ...] = (),
         recovery_ms: float = 60_000.0,
     ) -> None:
-        """``obstacles`` say why the flow cannot run in real-time mode, a sentence each."""
+        """``slots`` counts those that the flow may hold, as others of its session come and go.
+
+        ``obstacles`` say why the flow cannot run in real-time mode, a sentence each.
+        """
         self._constraints = constraints
         self._slots = slots
         self._obstacles = obstacles
@@ -67,7 +72,7 @@ class Switching:
             Calibration(
                 self._constraints,
                 rate_per_s,
-                self._slots,
+                self._slots(),
                 self._microbatch,
                 self._realtime,
                 self._obstacles,

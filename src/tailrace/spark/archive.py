@@ -36,7 +36,7 @@ OPTIONS = "spark.executor.extraJavaOptions"
 PATIENCE_S = 180.0
 """How long making it may take, on a machine that has much else to do."""
 
-_CONTENT = 3
+_CONTENT = 4
 """Another number whenever an archive is to hold other classes."""
 
 ENDING_S = 60.0

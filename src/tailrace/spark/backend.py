@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tailrace.profile.live import Sighting, Stretch
     from tailrace.profile.stall import Stall
     from tailrace.spark.sinks import Sink
+    from tailrace.spark.slots import Share
     from tailrace.spark.trace import Pipeline
 
 _LOG = logging.getLogger(__name__)
@@ -73,7 +74,8 @@ class Job:
 
     ``source_partitions`` is the number of tasks that read the source, where it is known, and
     ``redaction`` the secret that hides keys, where records and keys must not be shown;
-    ``stall_s`` is how long one call of a step may take before it is said to hang.
+    ``stall_s`` is how long one call of a step may take before it is said to hang. ``share`` is what
+    the run has of the session's slots; without one it runs in the share of another.
     """
 
     name: str
@@ -88,6 +90,12 @@ class Job:
     source_partitions: int | None = None
     redaction: bytes | None = field(default=None, repr=False)
     stall_s: float = STALL_S
+    share: Share | None = None
+
+    @property
+    def room(self) -> int:
+        """How many slots it may hold: those that the other flows of the session leave."""
+        return self.spark.sparkContext.defaultParallelism if self.share is None else self.share.room
 
     @property
     def jvm(self) -> Any:
@@ -151,6 +159,7 @@ class SparkBackend(ABC):
         except BaseException as error:
             self._abandon()
             self._release()
+            self._leave_slots()
             if not isinstance(error, Exception):
                 raise
             self.failure = self._explained(error)
@@ -245,6 +254,13 @@ class SparkBackend(ABC):
             self._release()
         except (Py4JError, PySparkException, OSError) as error:
             self.failure = self.failure or self._explained(error)
+        if self.failure is not None:
+            self._leave_slots()
+
+    def _leave_slots(self) -> None:
+        """Leave the slots to others; of a run that goes well, whoever stops it does."""
+        if self.job.share is not None:
+            self.job.share.release()
 
     def _wait_for_work(self) -> bool:
         """Wait until the query must be restarted (True) or is to end (False)."""
@@ -299,7 +315,8 @@ class SparkBackend(ABC):
     def _paced(self, query: Any, interval_ms: float) -> JavaObject:
         """Take over the trigger of a query that is in its first batch."""
         try:
-            return self.job.jvm.tailrace.Pacer.install(query._jsq.streamingQuery(), interval_ms)
+            pacer = self.job.jvm.tailrace.pacing.Pacer
+            return pacer.install(query._jsq.streamingQuery(), interval_ms)
         except Exception as error:
             raise EnvironmentUnfit(
                 f"This version of Spark ({self.job.spark.version}) does not let its trigger be "

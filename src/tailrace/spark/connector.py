@@ -220,7 +220,7 @@ def _ask(pairs: list[str], settings: Mapping[str, str]) -> str:
         chosen["user.home"] = str(Path.home())  # Java asks the system, and not HOME
         options = [f"-D{key}={value}" for key, value in chosen.items()]
         jars = os.pathsep.join([str(JAR), str(_spark_home() / "jars" / "*")])
-        command = [str(find_java()), *options, "-cp", jars, "tailrace.Resolver", *pairs]
+        command = [str(find_java()), *options, "-cp", jars, "tailrace.cluster.Resolver", *pairs]
         try:
             done = subprocess.run(  # noqa: S603 - our own command
                 command, capture_output=True, text=True, check=False, timeout=RESOLVE_S

@@ -104,13 +104,14 @@ class Executors:
         """
         context: Any = spark.sparkContext
         self._context = context._jsc.sc()
+        self._pool = context._jvm.tailrace.cluster.ExecutorPool
         self._jvm = context._jvm
         self._now_s = now_s
         obstacle = _obstacle(spark, self._context, self._jvm)
         if obstacle:
             raise EnvironmentUnfit(f"The number of executors cannot be changed here: {obstacle}")
         self.cores = int(conf_of(spark, "spark.executor.cores") or 1)
-        self._jvm.tailrace.Fleet.guard(self._context, self.cores)
+        self._pool.guard(self._context, self.cores)
         allowed = conf_of(spark, "spark.cores.max")
         self.most = None if allowed is None else max(1, int(allowed) // self.cores)
         self._wish: _Wish | None = None
@@ -119,7 +120,7 @@ class Executors:
         self.warm_up: Callable[[str], None] | None = None
         self._known = set(self.there())
         for known in self._known:  # one that has just come may still be kept for a warm-up
-            self._jvm.tailrace.Fleet.release(self._context, known)
+            self._pool.release(self._context, known)
         self._warming: set[str] = set()
 
     @property
@@ -129,7 +130,7 @@ class Executors:
 
     def there(self) -> tuple[str, ...]:
         """The executors that take tasks, oldest first."""
-        return tuple(sorted(self._jvm.tailrace.Fleet.ready(self._context), key=int))
+        return tuple(sorted(self._pool.ready(self._context), key=int))
 
     def ready(self) -> tuple[str, ...]:
         """Those of them that are warm; what is new begins to warm up."""
@@ -137,7 +138,7 @@ class Executors:
         for new in set(there) - self._known:
             self._known.add(new)
             if self.warm_up is None:
-                self._jvm.tailrace.Fleet.release(self._context, new)
+                self._pool.release(self._context, new)
                 continue
             self._warming.add(new)
             how = (new, self.warm_up)
@@ -151,7 +152,7 @@ class Executors:
         except (Py4JError, PySparkException) as error:
             _LOG.info("Executor %s was not warmed up: %s", new, told(error))
         finally:
-            self._jvm.tailrace.Fleet.release(self._context, new)
+            self._pool.release(self._context, new)
             self._warming.discard(new)
 
     def ask_for(self, total: int) -> None:
@@ -192,9 +193,7 @@ class Executors:
         surplus = self.surplus()
         if not surplus:
             return ()
-        ended = _answered(
-            lambda: tuple(self._jvm.tailrace.Fleet.remove(self._context, list(surplus))), ()
-        )
+        ended = _answered(lambda: tuple(self._pool.remove(self._context, list(surplus))), ())
         again_s = self._now_s() + REFUSED_S
         refused = [i for i in surplus if i not in ended]
         self._kept_until_s |= dict.fromkeys(refused, again_s)
@@ -248,16 +247,16 @@ def warmer(spark: SparkSession, cores: int, functions: tuple[object, ...]) -> Ca
     pyarrow import pandas, a third of a second. Its records are then shuffled, as records are.
     """
     session: Any = spark
-    jvm = session._jvm
+    pool = session._jvm.tailrace.cluster.ExecutorPool
 
     def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _ = functions  # what a function speaks of travels with it
         return Chain((Link("warm-up", "row", itemgetter(0), WARMING, "fail"),))(batches)
 
     def warm_up(executor: str) -> None:
-        spark.sparkContext.setLocalProperty(jvm.tailrace.Fleet.WARMS, executor)
+        spark.sparkContext.setLocalProperty(pool.WARMS, executor)
         for _ in range(WARM_UPS):
-            rows = jvm.tailrace.Fleet.rowsOn(session._jsparkSession, executor, cores)
+            rows = pool.rowsOn(session._jsparkSession, executor, cores)
             compute(DataFrame(rows, spark).mapInArrow(held, "x int").repartition(1))
 
     return warm_up
@@ -265,12 +264,12 @@ def warmer(spark: SparkSession, cores: int, functions: tuple[object, ...]) -> Ca
 
 def _obstacle(spark: SparkSession, context: Any, jvm: Any) -> str | None:
     """Why the number of executors is not ours to change, and what would make it so."""
-    if not isinstance(jvm.tailrace.Fleet, JavaClass):
+    if not isinstance(jvm.tailrace.cluster.ExecutorPool, JavaClass):
         return (
             f"the session was built without {JAR.name}; build it with tailrace.session(), or name "
             f"{JAR} in spark.jars and spark.driver.extraClassPath."
         )
-    if context.isLocal() or not jvm.tailrace.Fleet.isElastic(context):
+    if context.isLocal() or not jvm.tailrace.cluster.ExecutorPool.isElastic(context):
         return (
             "the session runs in one process and has no executors; use a cluster, such as one of "
             "'tailrace cluster start'."

@@ -1,9 +1,10 @@
 """The driver's ear: hears what tasks say while they run.
 
 Chains (``beacon.py``), the watch over their steps (``watch.py``) and the end of the flow
-(``jvm/src/tailrace/Passage.java``) speak in datagrams. What does not bear the run's own token is
-ignored; what is lost, malformed or not taken in is counted, and the report says so. Nothing ends
-the listening but the end of the run: a socket that fails is opened anew at the same address.
+(``jvm/src/tailrace/probe/SinkProbe.java``) speak in datagrams. What does not bear the run's own
+token is ignored; what is lost, malformed or not taken in is counted, and the report says so.
+Nothing ends the listening but the end of the run: a socket that fails is opened anew at the same
+address.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ def _reached(host: str) -> str:
 def seen(frame: DataFrame, beacon: Beacon, sink: str) -> DataFrame:
     """The same records, seen as they pass the end of a flow; the tag comes off."""
     session: Any = frame.sparkSession
-    watch = session._jvm.tailrace.Passage.filter(
+    watch = session._jvm.tailrace.probe.SinkProbe.filter(
         beacon.host, beacon.port, beacon.token, sink, float(SMALLEST_MS), float(GAMMA)
     )
     tag = sf.col(TAG) if TAG in frame.columns else not_known()

@@ -8,8 +8,8 @@ batches (below 0.3 s, and rare) is cheaper. Only a flow with several outputs, or
 come together again, is compiled for each batch: what they share is computed once.
 
 The interval changes live: a ``Pacer`` stands in for the clock that Spark's trigger waits on
-(``jvm/src/tailrace/Pacer.java``), which works for every source and lets the query be held between
-two batches, where stopping interrupts nothing.
+(``jvm/src/tailrace/pacing/Pacer.java``), which works for every source and lets the query be held
+between two batches, where stopping interrupts nothing.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class ArrivalProbe:
     def __init__(self, context: SparkContext, column: str | None) -> None:
         """``column`` holds the arrival time of a record; without one, records are only counted."""
         jvm: Any = context._jvm
-        self._counter = jvm.tailrace.Arrivals.create(
+        self._counter = jvm.tailrace.probe.Arrivals.create(
             context._jsc.sc(), float(SMALLEST_MS), float(GAMMA)
         )
         self._filter = self._counter.asFilter()

@@ -1,10 +1,10 @@
 """The real-time backend: long tasks through which records flow one by one.
 
 One streaming query per flow, with ``trigger(realTime=...)``. Chains get their records through our
-own hand-over (``jvm/src/tailrace/HandOver.java``); steps with partitions of their own sit behind a
-pipelined shuffle. Tasks say what they measure as they run (``beacon.py``, ``live.py``), and the
-lifetimes of open batches change as they run. Where a plan needs another query, the batch at hand
-is ended before its time, so that nothing is repeated.
+own hand-over (``jvm/src/tailrace/handover/HandOver.java``); steps with partitions of their own sit
+behind a pipelined shuffle. Tasks say what they measure as they run (``beacon.py``, ``live.py``),
+and the lifetimes of open batches change as they run. Where a plan needs another query, the batch at
+hand is ended before its time, so that nothing is repeated.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import math
 import re
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-from tailrace.control.actions import SetExecutors, SetLifetimes
+from tailrace.control.actions import SetExecutors, SetLifetimes, SetPartitions
 from tailrace.control.events import TasksReported, Tick
-from tailrace.errors import EnvironmentUnfit, InputError
+from tailrace.errors import InputError
 from tailrace.goals import is_sink
-from tailrace.plan import FLUSH_MS, chain_name
+from tailrace.plan import chain_name
 from tailrace.policy.realtime import SHORTEST_BATCH_MS
 from tailrace.profile.stall import Stall
 from tailrace.spark.backend import Job, SparkBackend, now_us
@@ -33,13 +35,14 @@ from tailrace.spark.live import seen
 from tailrace.spark.probe import arrived_us
 from tailrace.spark.settings import EXTENSION, conf_of
 from tailrace.spark.sinks import Each, StreamSink
+from tailrace.spark.slots import SLOTS_S
 from tailrace.spark.step import Compilation, carried, lost_in, tagged
 from tailrace.spark.trace import outputs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tailrace.control.actions import Change
@@ -80,17 +83,11 @@ flows of the session have them for a moment."""
 LOSSES = 3
 """How often in a row a batch may lose an executor before the flow is taken to be at fault."""
 
-SLOTS_S = 60.0
-"""How long a cluster may take to have the slots that a flow holds, as when an executor was lost."""
-
 TICK_MS = 20.0
 """How often a keyed step that may set timers is told that time passes while no records come."""
 
 CROWDED_PAUSE_S = 1.0
 """How long a batch that found too few free slots waits before it is begun again."""
-
-LOOK_S = 0.2
-"""How often the slots of a cluster are counted while they are waited for."""
 
 NEEDED = {
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
@@ -121,6 +118,7 @@ class RealTime(SparkBackend):
     ) -> None:
         """Prepare, start nothing yet."""
         super().__init__(job, graph, plan, tell, other_tasks=other_tasks)
+        self.flow_id = uuid4().hex
         self._compiled: Plan | None = None
         self._timed = {step.name for step in graph.steps if step.timed}
         committed = BatchLog(job.directory / "checkpoint").committed
@@ -162,8 +160,12 @@ class RealTime(SparkBackend):
             self._silent_s = max(self._silent_s, quiet_s)
 
     def _release(self) -> None:
-        super()._release()
-        self.job.jvm.tailrace.Sweep.every(FLUSH_MS)
+        try:
+            super()._release()
+        finally:
+            handover = self.job.jvm.tailrace.handover
+            handover.Lifetime.forget(self.flow_id)
+            handover.FlushInterval.forget(self.flow_id)
 
     # --- the life of the query -------------------------------------------------------------
 
@@ -186,26 +188,40 @@ class RealTime(SparkBackend):
 
     def _start_query(self) -> None:
         job, plan = self.job, self.plan
-        if self._losses or self._crowded_s:
-            needed = _slots_needed(job, self.graph, plan)
-            await_slots(job.spark, needed, lambda: self._stopping)
+        if job.share is not None:
+            job.share.wait_for(self._tasks_of(plan.partitions), lambda: self._stopping)
         self._pacer = self._query = None
         self._begun_s = time.monotonic()
         self._compiled = plan
         self._set_lifetimes(plan)
-        job.jvm.tailrace.BatchClock.install()
-        job.jvm.tailrace.Sweep.every(plan.flush_ms)
+        job.jvm.tailrace.pacing.BatchClock.install()
+        job.jvm.tailrace.handover.FlushInterval.set(self.flow_id, float(plan.flush_ms))
         (name, sink), *_ = job.sinks.items()
         for key, value in NEEDED.items():
             job.spark.conf.set(key, value)
         writer = sink.attach(self._output(name, sink))  # type: ignore[attr-defined]
-        self._query = (
+        writer = (
             writer.queryName(job.name)
             .outputMode("update")
             .trigger(realTime=f"{max(plan.interval_ms, SHORTEST_BATCH_MS):.0f} milliseconds")
             .option("checkpointLocation", str(job.directory / "checkpoint"))
-            .start()
         )
+        with self._as_flow():
+            self._query = writer.start()
+
+    @contextmanager
+    def _as_flow(self) -> Iterator[None]:
+        """While it lasts, a query that this thread starts is this flow's to the JVM and its tasks.
+
+        Flows of one session share a JVM, and their steps may have the same names.
+        """
+        context = self.job.spark.sparkContext
+        name = self.job.jvm.tailrace.handover.FlowId.PROPERTY
+        context.setLocalProperty(name, self.flow_id)
+        try:
+            yield
+        finally:
+            context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def _output(self, name: str, sink: Any) -> DataFrame:
         """The pipeline on records that bear the time of their arrival, seen at its end."""
@@ -223,17 +239,26 @@ class RealTime(SparkBackend):
         if self._query is not None and self._pacer is None:
             self._pace(self._query)
         self._publish_letters()
-        self._tell(Tick(now_us()))
+        self._tell(Tick(now_us(), self.job.room))
         plan, compiled = self.plan, self._compiled
         return compiled is not None and (
             (plan.chains, plan.partitions, plan.flush_ms, plan.interval_ms)
             != (compiled.chains, compiled.partitions, compiled.flush_ms, compiled.interval_ms)
         )
 
+    def _tasks_of(self, partitions: Mapping[str, int]) -> int:
+        """The tasks that hold slots with these partitions."""
+        return self._other_tasks + sum(partitions.values())
+
     def can(self, action: Change) -> str | None:
-        """All but another number of executors, each of whose slots it holds."""
+        """All but another number of executors, and more partitions than there are slots.
+
+        Those slots are claimed here: another flow may have taken them since they were counted.
+        """
         if isinstance(action, SetExecutors):
             return "In real-time mode a flow holds its slots, so that executors cannot come and go."
+        if isinstance(action, SetPartitions) and self.job.share is not None:
+            return self.job.share.claim(self._tasks_of(action.partitions))
         return None
 
     def apply(self, action: Change) -> None:
@@ -263,7 +288,7 @@ class RealTime(SparkBackend):
         while self._pacer is None and query.isActive and not self._late():
             self._pace(query)
             threading.Event().wait(0.01)
-        clock = self.job.jvm.tailrace.BatchClock
+        clock = self.job.jvm.tailrace.pacing.BatchClock
         identity = str(query.id)
         clock.end(identity)
         try:
@@ -275,11 +300,12 @@ class RealTime(SparkBackend):
         self._publish_letters()
 
     def _set_lifetimes(self, plan: Plan) -> None:
+        lifetime = self.job.jvm.tailrace.handover.Lifetime
         for chain in plan.chains:
             name = chain_name(chain)
-            self.job.jvm.tailrace.Lifetime.set(name, float(plan.lifetimes_ms.get(name, 0.0)))
+            lifetime.set(self.flow_id, name, float(plan.lifetimes_ms.get(name, 0.0)))
             if chain[0] in self._timed:
-                self.job.jvm.tailrace.Lifetime.setTick(name, TICK_MS)
+                lifetime.setTick(self.flow_id, name, TICK_MS)
 
 
 def has_lost_executor(error: str) -> bool:
@@ -312,26 +338,9 @@ def check(job: Job, graph: Graph, plan: Plan, constraints: Iterable[Constraint])
     if obstacles:
         raise InputError(f"The flow cannot run in real-time mode: {obstacles[0]}")
     needed = _slots_needed(job, graph, plan)
-    await_slots(job.spark, needed, lambda: False)
+    if job.share is not None:
+        job.share.wait_for(needed)
     return needed - sum(plan.partitions.values())
-
-
-def await_slots(spark: SparkSession, needed: int, given_up: Callable[[], bool]) -> None:
-    """Wait until a session has the slots that a flow holds; a local one has all it will ever have.
-
-    Executors come one after the other when a session begins, and one that was lost is replaced.
-    """
-    context = spark.sparkContext
-    local = (context.master or "").startswith("local")
-    deadline_s = time.monotonic() + (0.0 if local else SLOTS_S)
-    while context.defaultParallelism < needed and not given_up():
-        if time.monotonic() >= deadline_s:
-            raise EnvironmentUnfit(
-                f"In real-time mode the flow holds {needed} slots and the session has "
-                f"{context.defaultParallelism}: use fewer partitions, or a session with more slots "
-                f"(local[{needed}] may have more than there are cores)."
-            )
-        threading.Event().wait(LOOK_S)
 
 
 def why_not(job: Job, graph: Graph, constraints: Iterable[Constraint]) -> list[str]:
@@ -372,10 +381,10 @@ def why_not(job: Job, graph: Graph, constraints: Iterable[Constraint]) -> list[s
 def _slots_needed(job: Job, graph: Graph, plan: Plan) -> int:
     """The tasks that run at once: those of the source, and those behind every exchange."""
     shuffle = int(conf_of(job.spark, "spark.sql.shuffle.partitions") or 200)
-    behind = job.jvm.tailrace.LivePlan.tasksBehindExchanges(
+    behind = job.jvm.tailrace.plan.LivePlan.tasksBehindExchanges(
         _preview(job, graph, plan)._jdf, shuffle
     )
-    reading = job.source_partitions or job.jvm.tailrace.LivePlan.streams(job.frame._jdf)
+    reading = job.source_partitions or job.jvm.tailrace.plan.LivePlan.streams(job.frame._jdf)
     return int(reading) + int(behind)
 
 
@@ -387,4 +396,4 @@ def _preview(job: Job, graph: Graph, plan: Plan | None) -> DataFrame:
 
 def _reads_live(job: Job) -> bool:
     """Whether the source implements Spark's interface for real-time reading."""
-    return bool(job.jvm.tailrace.LivePlan.readsLive(job.frame._jdf))
+    return bool(job.jvm.tailrace.plan.LivePlan.readsLive(job.frame._jdf))

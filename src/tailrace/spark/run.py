@@ -32,6 +32,7 @@ from tailrace.spark.realtime import RealTime, check, why_not
 from tailrace.spark.selftest import require_milliseconds
 from tailrace.spark.settings import findings
 from tailrace.spark.sinks.base import OnceSink
+from tailrace.spark.slots import MICROBATCH, Share
 from tailrace.spark.sources import most_records, open_source
 from tailrace.spark.switch import AUTO, Switch
 from tailrace.spark.trace import functions_of, layouts_of, trace
@@ -86,10 +87,12 @@ class Run:
         try:
             if flow.executors:
                 self._held.enter_context(in_charge(spark, flow.name))
-            self._fleet = Executors(spark) if flow.executors else None
-            self._limits = _limits(flow.executors, self._fleet)
+            self._executors = Executors(spark) if flow.executors else None
+            self._limits = _limits(flow.executors, self._executors)
             self._meter = Meter(self._slots(spark))
             self._held.callback(self._meter.close)
+            self._share = Share(spark.sparkContext, flow.name)
+            self._held.callback(self._share.release)
             self._directory = flow.checkpoint or self._temporary_directory()
             opened = self._open(spark)
             graph = trace(flow.pipeline, opened.frame)
@@ -100,9 +103,9 @@ class Run:
                 self._notes += (NO_ARRIVALS,)
             self._job = self._job_of(spark, opened, measured)
             self._graph, self._on_measure = graph, on_measure
-            if self._fleet is not None:
+            if self._executors is not None:
                 called = functions_of(flow.pipeline, opened.frame)
-                self._fleet.warm_up = warmer(spark, self._fleet.cores, called)
+                self._executors.warm_up = warmer(spark, self._executors.cores, called)
             self._turn = threading.Lock()
             self._ended = False
             self._restarts_ms: list[float] = []
@@ -128,17 +131,17 @@ class Run:
 
     def _slots(self, spark: SparkSession) -> int:
         """How many tasks run at once; with executors that come and go, to begin with."""
-        if self._fleet is None or self._limits is None:
+        if self._executors is None or self._limits is None:
             return spark.sparkContext.defaultParallelism
-        return max(self._limits.least, len(self._fleet.ready())) * self._fleet.cores
+        return max(self._limits.least, len(self._executors.ready())) * self._executors.cores
 
     def _first(self, switching: Switching | None) -> Backend:
         return switching.chosen if switching else Backend(self.flow.backend)
 
     def _switching(self) -> Switching:
         obstacles = tuple(why_not(self._job, self._graph, self.flow.constraints))
-        slots = self._job.spark.sparkContext.defaultParallelism
-        return Switching(self.flow.constraints, slots, obstacles, self.flow.recovery_ms)
+        job = self._job
+        return Switching(self.flow.constraints, lambda: job.room, obstacles, self.flow.recovery_ms)
 
     def _controller(self, switching: Switching | None) -> Controller:
         flow = self.flow
@@ -204,16 +207,18 @@ class Run:
         self._steering.backend = self._backend
 
     def _pool(self) -> Pool | None:
-        if self._fleet is None:
+        if self._executors is None:
             return None
-        return Pool(self._fleet, self._meter.hold, steered=self.flow.mode is Mode.ENFORCE)
+        return Pool(self._executors, self._meter.hold, steered=self.flow.mode is Mode.ENFORCE)
 
     def _other_tasks(self, plan: Plan) -> int:
         """The tasks that a plan holds slots for beside those of its partitions.
 
-        A plan that real-time mode could not run is refused, before anything is stopped for it.
+        A plan that real-time mode could not run, or that finds no slots, is refused before anything
+        is stopped for it.
         """
         if plan.backend is not Backend.REALTIME:
+            self._share.wait_for(MICROBATCH)
             return 0
         others = check(self._job, self._graph, plan, self.flow.constraints)
         require_milliseconds(self._job.spark)
@@ -304,6 +309,7 @@ class Run:
             opened.partitions,
             token_bytes(16) if flow.redact else None,
             flow.stall_ms / 1e3,
+            self._share,
         )
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -368,16 +374,16 @@ class Run:
         )
 
 
-def _limits(wanted: Limits | None, fleet: Executors | None) -> Limits | None:
+def _limits(wanted: Limits | None, executors: Executors | None) -> Limits | None:
     """The executors that may be, with the cores that each has here."""
-    if wanted is None or fleet is None:
+    if wanted is None or executors is None:
         return None
-    if fleet.most is not None and wanted.most > fleet.most:
+    if executors.most is not None and wanted.most > executors.most:
         raise EnvironmentUnfit(
             f"The flow may have {wanted.most} executors, and spark.cores.max of this session "
-            f"allows {fleet.most} of {fleet.cores} cores: raise it, or ask for fewer."
+            f"allows {executors.most} of {executors.cores} cores: raise it, or ask for fewer."
         )
-    return replace(wanted, cores=fleet.cores)
+    return replace(wanted, cores=executors.cores)
 
 
 def _outputs(names: Any) -> str:

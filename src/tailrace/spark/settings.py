@@ -68,7 +68,7 @@ SETTINGS = (
     ),
     Setting(
         "spark.hadoop.fs.file.impl",
-        "tailrace.LocalFiles",
+        "tailrace.cluster.LocalFiles",
         "local files are created without a helper process each",
         live=False,
         cost="about 60 ms a batch for the query's log, and more for file sinks",
@@ -204,7 +204,7 @@ def session(
         _require_or_stop(built)
     if elastic:
         inside: Any = built.sparkContext
-        inside._jvm.tailrace.Fleet.takeOver(inside._jsc.sc())
+        inside._jvm.tailrace.cluster.ExecutorPool.takeOver(inside._jsc.sc())
     return built
 
 

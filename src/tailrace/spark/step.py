@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tailrace.state.state import State
 
 _MARK = {"tailrace.arrival": True}
-"""The metadata by which ``jvm/src/tailrace/Tag.java`` knows the column of arrival times."""
+"""The metadata by which ``jvm/src/tailrace/probe/Tag.java`` knows the column of arrival times."""
 
 LONGEST_NAME = 200
 """Characters in the name of a step's directory: file systems take 255 bytes, and some add to it."""
@@ -385,13 +385,13 @@ def tagged(frame: DataFrame, arrived_us: Column) -> DataFrame:
 def carried(frame: DataFrame) -> DataFrame:
     """The same records with the time of their arrival as last column, where it is still known."""
     session: Any = frame.sparkSession
-    return DataFrame(session._jvm.tailrace.Tag.carried(frame._jdf), frame.sparkSession)
+    return DataFrame(session._jvm.tailrace.probe.Tag.carried(frame._jdf), frame.sparkSession)
 
 
 def lost_in(frame: DataFrame) -> str:
     """The operator of Spark's in which records lost the time of their arrival, if they did."""
     session: Any = frame.sparkSession
-    return str(session._jvm.tailrace.Tag.lostIn(frame._jdf))
+    return str(session._jvm.tailrace.probe.Tag.lostIn(frame._jdf))
 
 
 def _map_in_arrow(frame: DataFrame, chain: Chain, schema: StructType) -> DataFrame:

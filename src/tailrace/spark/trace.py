@@ -129,13 +129,13 @@ def keeps_state(graph: Graph) -> bool:
 
 def _plan(frame: DataFrame) -> Any:
     session: Any = frame.sparkSession
-    return session._jvm.tailrace.LivePlan.read(frame._jdf)
+    return session._jvm.tailrace.plan.LivePlan.read(frame._jdf)
 
 
 def _several(source: DataFrame) -> Any:
     """The plan of a source that is made of several streams, such as a union; None if it is one."""
     session: Any = source.sparkSession
-    alone = session._jvm.tailrace.LivePlan.streams(source._jdf) == 1
+    alone = session._jvm.tailrace.plan.LivePlan.streams(source._jdf) == 1
     return None if alone else _plan(source)
 
 
