@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tailrace.plan import Plan
     from tailrace.policy.scaling.ondemand import OnDemand
     from tailrace.profile.profile import Profile
+    from tailrace.rehearsal import rehearse
     from tailrace.report.data import Report
     from tailrace.spark import kafka, sinks
     from tailrace.spark.flow import Flow
@@ -43,6 +44,7 @@ __all__ = [
     "keyed_step",
     "load",
     "predict",
+    "rehearse",
     "replay",
     "session",
     "sinks",
@@ -68,6 +70,7 @@ _HOMES = {
     "flat_step": "tailrace.spark.step",
     "keyed_step": "tailrace.spark.step",
     "load": "tailrace",
+    "rehearse": "tailrace.rehearsal",
     "replay": "tailrace.spark.sources",
     "session": "tailrace.spark.settings",
     "kafka": "tailrace.spark",

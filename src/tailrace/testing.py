@@ -11,26 +11,21 @@ A scaler or a policy of one's own, under the same control loop as on Spark, in v
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from tailrace.control import Controller, Log, Mode
-from tailrace.control.backend import Steering
-from tailrace.control.scaling import Scaling
 from tailrace.control.simulated import SimulatedBackend
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import SINK, SOURCE, only_constraint
 from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import first_plan
-from tailrace.policy.scaling.choice import scaler_of
 from tailrace.policy.scaling.sizing import Limits
+from tailrace.rehearsal import Elastic, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tailrace.control import Log
     from tailrace.control.actions import Change
     from tailrace.load.trace import Trace
     from tailrace.policy.scaling.sizing import Scaler
@@ -84,20 +79,12 @@ def simulate(
     """
     flow = steps if isinstance(steps, Graph) else _line(steps)
     bound = only_constraint({"mean": str(mean)}, "5 s")
-    plan, scaling = first_plan(flow, 0.0, plant.slots), None
+    elastic = None
     if scaler is not None:
-        scaling = Scaling(flow, scaler_of(scaler), Limits(*executors, plant.cores))
-        plan = replace(plan, executors=executors[0])
+        elastic = Elastic(scaler, Limits(*executors, plant.cores))
     goals = () if bound is None else (bound,)
-    steering = Steering(Controller(flow, goals, mode=Mode.ENFORCE, scaling=scaling))
-    backend = SimulatedBackend(
-        flow, plant, load, plan, steering.tell, rng=np.random.default_rng(seed)
-    )
-    steering.backend = backend
-    backend.start()
-    backend.run()
-    backend.stop()
-    return steering.controller.log
+    plan = first_plan(flow, 0.0, plant.slots)
+    return run(flow, plant, load, plan, goals, elastic=elastic, seed=seed).log
 
 
 def _line(names: Sequence[str]) -> Graph:

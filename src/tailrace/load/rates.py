@@ -13,13 +13,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tailrace import units
 from tailrace.errors import LoadError, UnitError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Floats = NDArray[np.float64]
 Rate = str | float
@@ -89,6 +92,34 @@ class Constant(_Steps):
     def pieces(self) -> tuple[Floats, Floats]:
         """One piece."""
         return np.array([0.0, self.duration_s]), np.array([self.rate_per_s])
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Recorded(_Steps):
+    """Rates one after the other, each for `step_s`: a load as it was recorded."""
+
+    rates_per_s: tuple[float, ...]
+    step_s: float
+
+    def __init__(self, rates_per_s: Sequence[float], step_s: Time) -> None:
+        """Make the profile; rates may be 0, when nothing comes."""
+        object.__setattr__(self, "rates_per_s", tuple(float(rate) for rate in rates_per_s))
+        object.__setattr__(self, "step_s", _seconds(step_s, "the length of a step"))
+        _check_pieces(float(len(self.rates_per_s)))
+        if not self.rates_per_s or not all(0 <= rate < math.inf for rate in self.rates_per_s):
+            raise LoadError(
+                "A recorded load has rates, each finite and not below 0: mend those it has."
+            )
+
+    @property
+    def duration_s(self) -> float:
+        """How long the load lasts."""
+        return len(self.rates_per_s) * self.step_s
+
+    def pieces(self) -> tuple[Floats, Floats]:
+        """One piece for each rate."""
+        edges_s = np.arange(len(self.rates_per_s) + 1, dtype=np.float64) * self.step_s
+        return edges_s, np.array(self.rates_per_s)
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -1,0 +1,194 @@
+"""Rehearsals: the control loop of a flow on its profile, under any load, in simulated time.
+
+The controller, the policies and the report are those of a real run; only the backend is simulated.
+An hour of a flow takes seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace.control import Controller
+from tailrace.control.backend import Steering
+from tailrace.control.scaling import Scaling
+from tailrace.control.simulated import SimulatedBackend
+from tailrace.errors import InputError
+from tailrace.goals import only_constraint
+from tailrace.load import generate
+from tailrace.load.keys import Frequencies, Uniform
+from tailrace.model.plant import plant_of
+from tailrace.plan import Backend, first_plan
+from tailrace.policy.batching import first_interval_ms
+from tailrace.policy.scaling.choice import DEFAULT, scaler_of
+from tailrace.policy.scaling.sizing import Limits
+from tailrace.report.data import Usage, report_of
+from tailrace.report.saso import saso, sized_steps
+from tailrace.units import duration_ms
+
+if TYPE_CHECKING:
+    from tailrace.control import Log
+    from tailrace.flow import Graph
+    from tailrace.goals import Constraint
+    from tailrace.load import RateProfile
+    from tailrace.load.keys import Keys
+    from tailrace.load.trace import Trace
+    from tailrace.model.simulator import Plant
+    from tailrace.plan import Plan
+    from tailrace.policy.scaling.sizing import Scaler
+    from tailrace.profile.profile import Profile
+    from tailrace.report.data import Report
+
+COMING = "10 s"
+"""How long executors take to come unless told otherwise: to start, and to get warm."""
+
+WARM_UP = "10 s"
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """Executors that come and go: who decides, within which limits, and how long they take."""
+
+    scaler: str | Scaler
+    limits: Limits
+
+
+def run(
+    graph: Graph,
+    plant: Plant,
+    load: Trace,
+    plan: Plan,
+    constraints: tuple[Constraint, ...],
+    *,
+    elastic: Elastic | None = None,
+    interval_ms: float = 5_000.0,
+    seed: int = 1,
+) -> Controller:
+    """Let a load run through a plant under control; the controller, when it is over."""
+    scaling = None
+    if elastic is not None:
+        scaling = Scaling(graph, scaler_of(elastic.scaler), elastic.limits)
+        plan = replace(plan, executors=elastic.limits.least)
+    controller = Controller(
+        graph,
+        constraints,
+        interval_ms=interval_ms,
+        scaling=scaling,
+        most_records=plant.most_records,
+    )
+    steering = Steering(controller)
+    rng = np.random.default_rng(seed)
+    steering.backend = backend = SimulatedBackend(graph, plant, load, plan, steering.tell, rng=rng)
+    backend.start()
+    backend.run()
+    backend.stop()
+    return controller
+
+
+def rehearse(
+    profile: Profile,
+    load: RateProfile,
+    *,
+    mean: str | float | None = None,
+    p95: str | float | None = None,
+    p99: str | float | None = None,
+    every: str | float = "5 s",
+    scaler: str | Scaler | None = None,
+    executors: tuple[int, int] | int | None = None,
+    cores: int = 1,
+    coming: str | float = COMING,
+    warm_up: str | float = WARM_UP,
+    seed: int = 1,
+) -> Report:
+    """What a flow would do under a load: the report of a run that takes no cluster and no hour.
+
+    Args:
+        profile: What was measured of the flow (``tailrace run --profile``), or is known of it.
+        load: The rates over time: any of ``tailrace.load``.
+        mean: A bound on the mean latency, such as "500 ms"; or ``p95``, or ``p99``.
+        p95: A bound on the 95th percentile.
+        p99: A bound on the 99th percentile.
+        every: The span over which the bound is judged.
+        scaler: Who decides on executors: a name, or an object with ``decide``.
+        executors: How many there may be, as (least, most), or how many there are all the time;
+            without it the flow has the slots that the profile was measured on.
+        cores: The cores of an executor.
+        coming: How long executors take to come.
+        warm_up: The beginning that verdicts leave out.
+        seed: What makes this rehearsal differ from another of the same.
+    """
+    given = {"mean": mean, "p95": p95, "p99": p99}
+    bound = only_constraint({k: str(v) for k, v in given.items() if v is not None}, str(every))
+    if bound is None:
+        raise InputError("There is no bound to keep: give mean='500 ms', or p95, or p99.")
+    if profile.backend is not Backend.MICROBATCH:
+        raise InputError(
+            "The profile is of real-time mode, and only micro-batches can be rehearsed: run the "
+            "flow with backend='microbatch' and --profile."
+        )
+    limits = _limits(executors, cores)
+    graph = _scaled(profile.graph, limits)
+    plan = first_plan(graph, first_interval_ms((bound,), 5_000.0), profile.cores)
+    plan = replace(plan, row_limit=profile.plan.row_limit)
+    plant = plant_of(profile, plan, cores=cores, start_ms=duration_ms(coming))
+    trace = generate(load, keys=_keys(profile), seed=seed)
+    elastic = None if limits is None else Elastic(scaler or DEFAULT, limits)
+    controller = run(graph, plant, trace, plan, (bound,), elastic=elastic, seed=seed)
+    log, warm_up_ms = controller.log, duration_ms(warm_up)
+    return report_of(
+        profile.name,
+        log,
+        _usage(profile, log, int(trace.due_us[-1]) / 1e6),
+        warm_up_ms=warm_up_ms,
+        notes=(f"A rehearsal in simulated time, on the profile of '{profile.name}'.",),
+    )
+
+
+def _limits(executors: tuple[int, int] | int | None, cores: int) -> Limits | None:
+    if executors is None:
+        return None
+    least, most = (executors, executors) if isinstance(executors, int) else executors
+    return Limits(least, most, cores)
+
+
+def _scaled(graph: Graph, limits: Limits | None) -> Graph:
+    """The graph with steps that may have a task for every slot that there may be.
+
+    A profile knows the partitions that steps had, and not those that they may have.
+    """
+    if limits is None:
+        return graph
+    most = limits.most * limits.cores
+    steps = tuple(
+        step if step.keyed_by else replace(step, scale=(1, max(most, (step.scale or (1, 1))[1])))
+        for step in graph.steps
+    )
+    return replace(graph, steps=steps)
+
+
+def _keys(profile: Profile) -> Keys:
+    """The keys that records carry: those of the first step that asks for any."""
+    keyed = next((step for step in profile.steps if step.keyed_by), None)
+    if keyed is None:
+        return Uniform(1)
+    known = dict(keyed.keys)
+    rest, others = 1 - math.fsum(known.values()), keyed.distinct - len(known)
+    if rest > 0 and others > 0:
+        known |= {f"other-{number}": rest / others for number in range(others)}
+    return Frequencies(known) if known else Uniform(max(1, keyed.distinct))
+
+
+def _usage(profile: Profile, log: Log, elapsed_s: float) -> Usage:
+    """What the run would have been charged for, and the CPU time by the profile."""
+    core_s = profile.cores * elapsed_s
+    if log.scaling is not None and log.history:
+        cores = log.scaling.cores
+        core_s = saso(sized_steps(log.history, cores), cores=cores).core_seconds
+    records = sum(record.records for record in log.history)
+    cpu_ms = sum(step.service_ms * step.cpu_share for step in profile.steps) * records
+    if profile.batch is not None:
+        cpu_ms += log.batches * profile.batch.cpu_ms + records * profile.batch.cpu_record_ms
+    return Usage(elapsed_s, core_s, cpu_ms / 1e3)
