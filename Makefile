@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JAR := src/tailrace/spark/tailrace.jar
 
-.PHONY: setup demo test test-spark test-rest check bench bench-predict bench-scale chaos nightly elastic kafka soak lock clean
+.PHONY: setup demo wheel test test-spark test-rest check bench bench-predict bench-scale chaos nightly elastic kafka soak lock clean
 
 setup: .venv/ready $(JAR)
 
@@ -20,6 +20,10 @@ $(JAR): .venv/ready jvm/build.py $(shell find jvm/src jvm/resources -type f)
 
 demo: setup
 	$(BIN)/tailrace demo
+
+# What users install: the package with its jar, and nothing of bench, tools or tests.
+wheel: setup
+	$(BIN)/python -m hatchling build -t wheel
 
 # Two halves at once: what shares one Spark session mostly waits; the rest gives way to it.
 test: setup
