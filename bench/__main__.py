@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from bench import LONG, NAMES, benchmark, long_benchmark
-from tailrace import cli
-from tailrace.cli.app import AsJson, Commands
-from tailrace.cli.results import OutFile, Quick, check_file, measure, show
+from tailrace.cli.app import Commands
+from tailrace.cli.options import AsJson, OutFile, Quick  # noqa: TC001 - as above
+from tailrace.cli.program import run_program
+from tailrace.cli.results import check_file, measure, show
 from tailrace.errors import InputError
 
 app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False)
@@ -46,4 +47,4 @@ def bench(
 
 
 if __name__ == "__main__":
-    cli.run(app)
+    run_program(app)

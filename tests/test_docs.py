@@ -16,8 +16,9 @@ import typer.main
 
 from bench import NAMES, benchmark
 from bench import __main__ as laboratory
-from tailrace import cli, outside
-from tailrace.cli import planning
+from tailrace import outside
+from tailrace.cli import profile as profile_command
+from tailrace.cli.app import app
 from tailrace.control import batches, scaling
 from tailrace.model import size
 from tailrace.model.forecasting import forecast
@@ -104,7 +105,7 @@ def test_every_target_of_make_exists(document: Path) -> None:
 
 @of_each_document
 def test_every_command_and_option_of_tailrace_exists(document: Path) -> None:
-    known: Any = typer.main.get_command(cli.app)
+    known: Any = typer.main.get_command(app)
     for name, *words in commands(document, "tailrace"):
         assert name in known.commands
         command = known.commands[name]
@@ -125,7 +126,7 @@ def test_every_benchmark_and_its_options_exist(document: Path) -> None:
 
 
 def test_the_options_that_the_readme_names_alone_are_those_of_run() -> None:
-    known: Any = typer.main.get_command(cli.app)
+    known: Any = typer.main.get_command(app)
     options = {opt for param in known.commands["run"].params for opt in param.opts}
     named = {code for code in inline(ROOT / "README.md") if code.startswith("--")}
     assert named
@@ -328,7 +329,7 @@ def test_a_demo_without_a_baseline_has_nothing_beside_it(tmp_path: Path) -> None
 
 
 def default_of(command: str, option: str) -> Any:
-    known: Any = typer.main.get_command(cli.app)
+    known: Any = typer.main.get_command(app)
     return next(p.default for p in known.commands[command].params if p.name == option)
 
 
@@ -356,7 +357,7 @@ STATED = (
     ("docs/policies.md", "it is the bound less 6 %"),
     ("docs/policies.md", "two fifths of the bound are kept free"),
     ("docs/predicting.md", f"UTF-8 text of up to {outside.MOST_BYTES // outside.MIB} MiB"),
-    ("docs/predicting.md", f"(progress logs {planning.MOST_LOG_BYTES // outside.MIB} MiB)"),
+    ("docs/predicting.md", f"(progress logs {profile_command.MOST_LOG_BYTES // outside.MIB} MiB)"),
     ("docs/predicting.md", f"rates of up to {outside.MOST_RATE_PER_S:g} /s"),
     ("docs/predicting.md", f"at most {outside.MOST_TASKS:,} cores or partitions"),
     ("docs/predicting.md", f"`size` looks at up to {size.MOST_CORES:,} cores"),

@@ -9,7 +9,7 @@ import pytest
 
 from bench import LONG, NAMES
 from bench import __main__ as main
-from tailrace import cli
+from tailrace.cli.program import run_program
 from tests.conftest import Said
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def measure(
     def call(*arguments: object) -> Said:
         monkeypatch.setattr(sys, "argv", ["bench", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
-            cli.run(main.app)
+            run_program(main.app)
         assert isinstance(ended.value.code, int)
         return Said(ended.value.code, *capfd.readouterr())
 

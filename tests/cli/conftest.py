@@ -1,19 +1,117 @@
-"""A report of a simulated run, for commands to deliver."""
+"""Flows, profiles and ended runs for commands to work on."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pytest
+from pyspark.sql import SparkSession
 
 from tailrace.control import Controller
 from tailrace.control.events import Ended
+from tailrace.errors import TailraceError
 from tailrace.flow import Step, Stream, graph
 from tailrace.goals import SINK, SOURCE, Constraint
 from tailrace.load import Constant, generate
 from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import first_plan
 from tailrace.report.data import Report, Usage, report_of
+from tailrace.spark import running
 from tests.simulated import simulate, started
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Said
+
+USER, MACHINE = 2, 1
+"""Whose fault it was, as exit codes."""
+
+PATIENCE_S = 60.0
+
+GOOD = """
+import tailrace as tr
+
+load = tr.load.generate(tr.load.Constant("100 /s", duration_s="5 s"))
+flow = tr.Flow("good", load, lambda records: records, tr.sinks.discard()).keep(mean="1 s")
+"""
+
+
+def sentences(said: Said) -> list[str]:
+    """What a command complained of, wherever its progress stands between."""
+    return [line for line in said.err.splitlines() if line.startswith("tailrace: ")]
+
+
+# --- flows ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a file that declares a flow."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "job.py"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No session may be asked for."""
+
+    def refuse(*_: object, **__: object) -> None:
+        pytest.fail("a session was asked for")
+
+    monkeypatch.setattr(running, "session", refuse)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+
+
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No session runs yet, and none can be made."""
+
+    def refuse(_: object) -> None:
+        pytest.fail("Spark was started")
+
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuse)
+
+
+# --- profiles ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Path:
+    path = tmp_path / "orders.json"
+    steps: list[dict[str, Any]] = [
+        {"name": "parse", "service_ms": 0.05},
+        {"name": "score", "service_ms": 0.4, "keyed_by": ["user"], "keys": {"anna": 0.3}},
+    ]
+    path.write_text(json.dumps({"name": "orders", "rate_per_s": 1000, "cores": 4, "steps": steps}))
+    return path
+
+
+@pytest.fixture
+def asked(tailrace: Callable[..., Said]) -> Callable[..., Any]:
+    """What a command puts on standard output with ``--json``."""
+
+    def call(*arguments: object) -> Any:
+        said = tailrace(*arguments, "--json")
+        assert said.code == 0, said.err
+        return json.loads(said.out)
+
+    return call
+
+
+# --- runs that ended -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +126,55 @@ def report() -> Report:
     controller.handle(Ended())
     made = report_of("fluß", controller.log, Usage(30.0, 60.0, 9.0), warm_up_ms=10_000.0)
     return Report(made.data)
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> Callable[[Report | TailraceError], None]:
+    """Makes the next run end with a report, or with an error."""
+
+    def arrange(outcome: Report | TailraceError) -> None:
+        def run(*_: object, **__: object) -> Report:
+            if isinstance(outcome, TailraceError):
+                raise outcome
+            return outcome
+
+        monkeypatch.setattr(running, "find_flow", lambda _: None)
+        monkeypatch.setattr(running, "run", run)
+
+    return arrange
+
+
+COMMAND = """
+import json, resource, sys
+
+from tailrace import cli
+from tailrace.report.data import Report
+from tailrace.spark import running
+
+report, most_bytes = Report(json.loads(sys.argv.pop(1))), int(sys.argv.pop(1))
+running.find_flow = lambda _: None
+running.run = lambda *_, **__: report
+if most_bytes:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+cli.main()
+"""
+
+
+@pytest.fixture
+def shell(report: Report) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+    """Runs ``tailrace run`` on a run that ended, under a shell's redirections."""
+
+    def call(
+        *arguments: object, line: str = "{command}", most_bytes: int = 0, **environment: str
+    ) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-c", COMMAND, json.dumps(report.data), most_bytes]
+        command += ["run", "job.py:flow", *arguments]
+        return subprocess.run(
+            ["/bin/sh", "-c", line.format(command='"$@"'), "sh", *map(str, command)],
+            capture_output=True,
+            check=False,
+            env={**os.environ, **environment},
+            timeout=PATIENCE_S,
+        )
+
+    return call

@@ -54,6 +54,6 @@ def _spin() -> None:
 def test_what_it_looks_for_is_seen(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, done: object, kind: str
 ) -> None:
-    monkeypatch.setattr("tailrace.cli.app", done)
+    monkeypatch.setattr("tailrace.cli.program.app", done)
     monkeypatch.setattr(outside, "LIMIT_S", 0.2)
     assert outside.judge(outside.Case(("predict", "--json"), {}), tmp_path).kind == kind

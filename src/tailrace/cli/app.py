@@ -1,28 +1,25 @@
-"""The application that commands belong to, and what they share."""
+"""The application that commands belong to: its errors and its JSON."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import sys
-from contextlib import contextmanager
-from io import TextIOWrapper
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
-from tailrace.errors import InputError
 from tailrace.outside import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+    from contextlib import AbstractContextManager
 
 
 class Commands(TyperGroup):
-    """The commands; what stands in a wrong command line is shown, and not obeyed by a terminal."""
+    """The commands; an error shows what a wrong command line holds, and no terminal obeys it."""
 
     def make_context(self, *args: Any, **settings: Any) -> Any:
         """Read what stands before the command."""
@@ -54,17 +51,11 @@ app = typer.Typer(
     help="Latency guarantees for Spark Structured Streaming pipelines.",
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and only that.")]
 
-
-def directory(path: Path) -> None:
-    """Make a directory for results, or say why not."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InputError(f"The output {path} is, or lies in, a file: name a directory.") from error
-    except OSError as error:
-        raise InputError(f"The output {path} cannot be written: name another directory.") from error
+def complain(error: Exception) -> None:
+    """Say in one sentence what went wrong; a reader that went away needs none."""
+    if not isinstance(error, BrokenPipeError) and sys.stderr is not None:
+        sys.stderr.write(f"tailrace: {printable(str(error))}\n")
 
 
 def print_json(data: dict[str, Any]) -> None:
@@ -76,32 +67,9 @@ def print_json(data: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def complain(error: Exception) -> None:
-    """Say in one sentence what went wrong; a reader that went away needs none."""
-    if not isinstance(error, BrokenPipeError) and sys.stderr is not None:
-        sys.stderr.write(f"tailrace: {printable(str(error))}\n")
-
-
-def open_streams() -> None:
-    """Make standard output and error take any text, and standard output exist.
-
-    What an encoding does not have is written as an escape. A standard output that is closed becomes
-    one that nobody reads, so that there is one way in which a result cannot be delivered.
-    """
-    if sys.stdout is None:
-        reader, writer = os.pipe()
-        os.close(reader)
-        sys.stdout = os.fdopen(writer, "w", encoding="utf-8")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def discard_stdout() -> None:
-    """Let go of what could not be written, which Python would try again at its end."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)
+def keep_stdout_for_json(as_json: bool) -> AbstractContextManager[object]:
+    """With ``--json``, send what a user's code prints to standard error."""
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
 def _finite(data: Any) -> Any:

@@ -1,35 +1,85 @@
-"""What options of planning commands mean: numbers within limits, plans, bounds and ranges."""
+"""The options that commands share, each declared once, and what their values mean."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from tailrace.errors import InputError
 from tailrace.goals import only_constraint
+from tailrace.masking import MASK, masked
 from tailrace.outside import LARGEST, MOST_MS, MOST_RATE_PER_S, MOST_TASKS
-from tailrace.plan import Backend, chain_name
 from tailrace.units import duration_ms, positive_duration_ms, rate_per_s, show_duration, show_rate
 
 if TYPE_CHECKING:
     from tailrace.goals import Constraint
-    from tailrace.plan import Plan
-    from tailrace.profile.profile import Profile
 
-_SWEEP: Final = re.compile(r"rate=(?P<low>[^.]+(?:\.\d+)?[^.]*)\.\.(?P<high>.+)")
-_COUNT: Final = re.compile(r"[0-9]{1,18}")
+# --- of every command ---------------------------------------------------------------------------
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and only that.")]
+
+# --- of commands that measure -------------------------------------------------------------------
+
+Quick = Annotated[bool, typer.Option(help="A short run whose ratios still hold.")]
+OutFile = Annotated[Path | None, typer.Option(help="Also write the result to this file.")]
+
+# --- of commands that run a flow ----------------------------------------------------------------
+
+FlowTarget = Annotated[str, typer.Argument(metavar="FILE:FLOW", help="Where the flow stands.")]
+Master = Annotated[str | None, typer.Option(help="Spark master; all cores here without it.")]
+Conf = Annotated[list[str] | None, typer.Option(help="A Spark setting, as key=value.")]
+
+# --- of commands that read a profile ------------------------------------------------------------
+
+ProfileFile = Annotated[Path, typer.Argument(metavar="PROFILE", help="A profile file.")]
+Rate = Annotated[str | None, typer.Option(help="The load, such as '20 k/s'; as measured if not.")]
+
+Interval = Annotated[str | None, typer.Option(help="The batch interval, such as '500 ms'.")]
+Cores = Annotated[int | None, typer.Option(help="How many tasks run at once.")]
+Partitions = Annotated[list[str] | None, typer.Option(help="Partitions of a step, as step=8.")]
+OnBackend = Annotated[str | None, typer.Option("--backend", help="microbatch or realtime.")]
+Lifetime = Annotated[str | None, typer.Option(help="Of hand-overs in real-time mode.")]
+RowLimit = Annotated[int | None, typer.Option(help="The most records of a micro-batch.")]
+
+Mean = Annotated[str | None, typer.Option(help="A bound on the mean latency.")]
+P95 = Annotated[str | None, typer.Option(help="A bound on the 95th percentile.")]
+P99 = Annotated[str | None, typer.Option(help="A bound on the 99th percentile.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The bounds on a latency, of which a user gives one at most."""
+
+    mean: Mean = None
+    p95: P95 = None
+    p99: P99 = None
+
+    def constraint(self) -> Constraint | None:
+        """The one bound that was given, if any was."""
+        given = {"mean": self.mean, "p95": self.p95, "p99": self.p99}
+        texts = {name: text for name, text in given.items() if text is not None}
+        found = only_constraint(texts, "5 s")
+        for name, text in texts.items():
+            duration(text, f"--{name}")
+        return found
+
+
+# --- what values mean ---------------------------------------------------------------------------
 
 
 def count(value: int, option: str, most: int = MOST_TASKS) -> int:
-    """A whole number of things that a plan has."""
+    """A whole number of cores, partitions or rows."""
     if not 1 <= value <= most:
         raise InputError(f"{option} {value} cannot be: give at least 1, and {most:,} at most.")
     return value
 
 
 def records(value: float, option: str) -> float:
-    """A number of records that wait."""
+    """A number of records, zero too."""
     if not 0 <= value <= LARGEST:
         raise InputError(f"{option} {value:g} cannot be: give from 0 to {LARGEST:,} records.")
     return value
@@ -44,76 +94,26 @@ def rate(text: str, option: str) -> float:
 
 
 def duration(text: str, option: str, *, zero: bool = False) -> float:
-    """A time above zero, or zero too, in milliseconds."""
+    """A time in milliseconds, above zero unless ``zero`` allows that too."""
     found_ms = duration_ms(text) if zero else positive_duration_ms(text, option)
     if found_ms > MOST_MS:
         raise InputError(f"{option} {text} is too long: give {show_duration(MOST_MS)} at most.")
     return found_ms
 
 
-def bound(mean: str | None, p95: str | None, p99: str | None) -> Constraint | None:
-    """The one bound that was given, if any was."""
-    given = {"mean": mean, "p95": p95, "p99": p99}
-    texts = {name: text for name, text in given.items() if text is not None}
-    found = only_constraint(texts, "5 s")
-    for name, text in texts.items():
-        duration(text, f"--{name}")
+def check_length(seconds: float | None) -> None:
+    """Refuse a run that could not begin or would not end."""
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise InputError(f"A run of {seconds:g} seconds cannot be: give a number above 0.")
+
+
+def settings(pairs: list[str] | None) -> dict[str, str]:
+    """Spark settings by name."""
+    found = {}
+    for pair in pairs or []:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            shown = f"{masked(key)}{equals and f'={MASK}'}"
+            raise InputError(f"'{shown}' is not a Spark setting: write --conf key=value.")
+        found[key] = value
     return found
-
-
-def sweep(text: str) -> tuple[float, float]:
-    """The ends of a range of rates."""
-    match = _SWEEP.fullmatch(text.strip())
-    if match is None:
-        raise InputError(f"'{text}' is not a range of rates: write --sweep rate=5k/s..80k/s.")
-    low, high = (rate(match[part], "--sweep") for part in ("low", "high"))
-    if not 0 < low < high:
-        raise InputError(f"'{text}' does not rise from a rate above 0: turn its ends around.")
-    return low, high
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a user wants to be otherwise in the plan of a profile."""
-
-    interval: str | None
-    cores: int | None
-    partitions: list[str] | None
-    backend: str | None
-    lifetime: str | None
-    row_limit: int | None
-
-    def on(self, profile: Profile) -> Plan:
-        """The plan of the profile with the changes."""
-        plan = profile.plan
-        if self.backend is not None:
-            plan = _moved(plan, self.backend)
-        if self.interval is not None:
-            plan = replace(plan, interval_ms=duration(self.interval, "--interval", zero=True))
-        if self.lifetime is not None:
-            ms = duration(self.lifetime, "--lifetime", zero=True)
-            plan = replace(plan, lifetimes_ms={chain_name(chain): ms for chain in plan.chains})
-        if self.cores is not None:
-            plan = replace(plan, cores=count(self.cores, "--cores"))
-        if self.row_limit is not None:
-            plan = replace(plan, row_limit=count(self.row_limit, "--row-limit", LARGEST))
-        return replace(plan, partitions=plan.partitions | self._numbers(profile))
-
-    def _numbers(self, profile: Profile) -> dict[str, int]:
-        found = {}
-        for pair in self.partitions or []:
-            name, _, number = pair.partition("=")
-            if not _COUNT.fullmatch(number):
-                raise InputError(f"'{pair}' is no number of partitions: write --partitions step=8.")
-            found[profile.step(name).name] = count(int(number), f"--partitions {name}")
-        return found
-
-
-def _moved(plan: Plan, backend: str) -> Plan:
-    """The plan on another backend, with the waits that are usual there."""
-    if backend not in set(Backend):
-        raise InputError(f"--backend {backend} is not known: write microbatch or realtime.")
-    if plan.backend == backend:
-        return plan
-    length_ms = 60_000.0 if backend == Backend.REALTIME else 0.0
-    return replace(plan, backend=Backend(backend), interval_ms=length_ms, lifetimes_ms={})

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import typer
-
-from tailrace.cli.app import complain, directory, print_json
+from tailrace.cli.app import complain, print_json
 from tailrace.cli.screen import Screen
 from tailrace.errors import FULL, InputError, TailraceError, unwritable
 from tailrace.state.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from rich.table import Table
-
-Quick = Annotated[bool, typer.Option(help="A short run whose ratios still hold.")]
-OutFile = Annotated[Path | None, typer.Option(help="Also write the result to this file.")]
 
 
 class Measurement(Protocol):
@@ -41,9 +36,19 @@ def measure(what: Measurement, *, quick: bool, out: Path | None, as_json: bool) 
 def check_file(out: Path | None) -> None:
     """Refuse a file that could not be written, before anything takes its time."""
     if out is not None:
-        directory(out.parent)
+        make_directory(out.parent)
         if out.is_dir():
             raise InputError(f"The output {out} is a directory: name a file in it.")
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory for results, or say why not."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"The output {path} is, or lies in, a file: name a directory.") from error
+    except OSError as error:
+        raise InputError(f"The output {path} cannot be written: name another directory.") from error
 
 
 def show(what: Measurement, result: dict[str, Any], *, out: Path | None, as_json: bool) -> None:

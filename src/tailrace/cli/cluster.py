@@ -1,4 +1,4 @@
-"""Commands for a cluster of one's own."""
+"""``tailrace cluster``: a Spark cluster on this machine."""
 
 from __future__ import annotations
 
