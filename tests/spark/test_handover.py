@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.load import Trace
-from tailrace.profile.live import Sighting
+from tailrace.profile.live import SinkReport
 from tailrace.spark import sinks
 from tailrace.spark.link import rows_of
 from tailrace.spark.step import batch_step, step
@@ -124,7 +124,7 @@ def test_every_record_is_seen_once_at_the_end_whatever_stands_before_it(
         return made if behind is None else made.where(behind)
 
     flow = observed(pipeline, sinks.discard(), source=even_trace(COUNT, 1500))
-    seen: list[Sighting] = []
+    seen: list[SinkReport] = []
     with Running(spark, flow, plan=plan_on("realtime")) as running:
         ear = running.run._backend._ear
         ear._heard = heard(seen, ear._heard)
@@ -137,9 +137,9 @@ def test_every_record_is_seen_once_at_the_end_whatever_stands_before_it(
         assert one.first_us <= one.last_us
 
 
-def heard(seen: list[Sighting], pass_on: Callable[[Any], None]) -> Callable[[Any], None]:
+def heard(seen: list[SinkReport], pass_on: Callable[[Any], None]) -> Callable[[Any], None]:
     def listen(said: Any) -> None:
-        seen.extend([said] if isinstance(said, Sighting) else [])
+        seen.extend([said] if isinstance(said, SinkReport) else [])
         pass_on(said)
 
     return listen
