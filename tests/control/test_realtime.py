@@ -15,6 +15,7 @@ from tailrace.control.realtime import USUAL_GAP_MS
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import Constraint
 from tailrace.plan import Backend, Plan
+from tailrace.policy.decision import known
 from tailrace.profile.batch import StepMeasure
 from tailrace.profile.calls import Calls
 from tailrace.profile.histogram import LogHistogram
@@ -296,7 +297,8 @@ def test_a_step_in_the_rate_shortens_lifetimes_within_half_a_second() -> None:
     assert controller.log.decisions[-1].predicted_ms is not None
     assert controller.log.decisions[-1].predicted_ms <= TIGHT.bound_ms
     seen = loop_of(controller)._seen
-    (chain,) = seen.chains if seen else ()
+    assert seen is not None
+    (chain,) = known(seen.realtime).chains
     assert chain.rate_per_s == 3_250  # 2,500 were counted in 0.6 s: it is taken to rise on
     assert len(controller.log.history) == 1  # long before the next interval is over
 

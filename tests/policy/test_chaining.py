@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import SINK, SOURCE
-from tailrace.model.microbatch import BatchModel
 from tailrace.plan import Chains, Plan
 from tailrace.policy.chaining import decide, partition_chain
 from tailrace.policy.decision import Observation, StepLoad
@@ -120,8 +119,7 @@ def observed(
     partitions: int = 1,
 ) -> Observation:
     steps = {name: load(value, partitions) for name, value in loads.items()}
-    model = BatchModel(50, 0.01)
-    return Observation(flow, Plan(100.0, chains), (), 1_000, model, 0.0, steps, slots, since)
+    return Observation(flow, Plan(100.0, chains), (), 1_000, steps, slots, since)
 
 
 ABC = line("a", "b", "c")

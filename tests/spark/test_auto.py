@@ -10,7 +10,8 @@ import pytest
 
 from tailrace.errors import EnvironmentUnfit
 from tailrace.plan import Backend
-from tailrace.policy import backend as policy
+from tailrace.policy.backend import decide
+from tailrace.policy.decision import known
 from tailrace.spark import sinks
 from tailrace.spark.sources import replay
 from tailrace.spark.step import keyed_step
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from tailrace.policy.decision import Decision, Observation
     from tailrace.spark.flow import Flow
 
 pytestmark = pytest.mark.spark
@@ -83,12 +85,13 @@ class Wish:
         self.backend = backend
         self.obstacles: tuple[str, ...] = ()
 
-    def __call__(self, calibration: Any, streaks: Any = policy.NO_STREAKS) -> policy.Choice:
-        self.obstacles = calibration.obstacles
+    def __call__(self, observation: Observation) -> Decision:
+        self.obstacles = known(observation.backends).obstacles
+        decision = decide(observation)
         if self.obstacles:
-            return policy.choose(calibration, streaks)
-        choice = policy.choose(calibration, streaks)
-        return replace(choice, backend=self.backend, reason=f"The test wants {self.backend}.")
+            return decision
+        plan = replace(observation.plan, backend=Backend(self.backend))
+        return replace(decision, plan=plan, reason=f"The test wants {self.backend}.")
 
 
 def numbered(_key: Any, rows: list[Any], state: dict[str, int]) -> Iterator[tuple[Any, ...]]:
@@ -113,7 +116,7 @@ def test_a_run_changes_its_backend_and_goes_on_with_its_offsets_and_state(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     wish = Wish(first)
-    monkeypatch.setattr("tailrace.control.switching.choose", wish)
+    monkeypatch.setattr("tailrace.policy.backend.decide", wish)
     files = Files(tmp_path / "out")
     order = [first, "realtime" if first == "microbatch" else "microbatch"]
     with Running(spark, switched(files.sink, "enforce")) as running:
@@ -149,7 +152,7 @@ def test_a_run_goes_on_where_the_other_backend_is_refused_and_asks_for_it_no_mor
         refusals.append("The session answers too slowly.")
         raise EnvironmentUnfit(refusals[-1])
 
-    monkeypatch.setattr("tailrace.control.switching.choose", wish)
+    monkeypatch.setattr("tailrace.policy.backend.decide", wish)
     monkeypatch.setattr("tailrace.spark.run.require_milliseconds", refuse)
     with Running(spark, switched(sinks.discard(), "enforce")) as running:
         history = running.run.controller.log.history
@@ -167,7 +170,7 @@ def test_an_adviser_says_which_backend_it_would_take_and_stays(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wish = Wish("microbatch")
-    monkeypatch.setattr("tailrace.control.switching.choose", wish)
+    monkeypatch.setattr("tailrace.policy.backend.decide", wish)
     with Running(spark, switched(sinks.discard(), "advise")) as running:
         decisions = running.run.controller.log.decisions
         wish.backend = "realtime"

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from tailrace.control.actions import SetExecutors
 from tailrace.control.events import BatchFinished, Idle, PoolChanged, Refused
 from tailrace.control.log import Mode, Saving
-from tailrace.control.loop import LIKELY, SURE, Loop, clear_rise, load_of
+from tailrace.control.loop import Loop, load_of
 from tailrace.control.scaling import POLICY as SCALING
 from tailrace.goals import SOURCE
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
-from tailrace.policy import batching, chaining, feasibility
+from tailrace.policy import batching, chaining, feasibility, rise
 from tailrace.policy.backend import MicroBatchCosts
-from tailrace.policy.decision import Observation, Reading
+from tailrace.policy.decision import MicroBatchState, Observation, Reading, known
+from tailrace.policy.rise import LIKELY, SURE, risen_rate
 from tailrace.profile.batch import came
 from tailrace.profile.clock import Forward
 from tailrace.profile.interval import Interval, Intervals
@@ -335,28 +336,20 @@ class BatchLoop(Loop[Interval, Intervals]):
             return
         rate = self._recent_rate(seen.rate_per_s, LIKELY)
         if rate > seen.rate_per_s or self._behind:
-            seen = self._seen = replace(
-                seen,
-                plan=self.plan,
-                rate_per_s=rate,
+            held_back = replace(
+                known(seen.microbatch),
                 most_records=self._source_limit.most_records,
                 behind=self._behind,
             )
-            decision = batching.decide(seen)
-            if decision.plan.interval_ms < self.plan.interval_ms:
-                self._act(decision, now_us)
+            seen = replace(seen, plan=self.plan, rate_per_s=rate, microbatch=held_back)
+            self._seen = seen
+            self._act(rise.decide(seen), now_us)
         self._scale_if_risen(seen, now_us)
 
     def _recent_rate(self, known_per_s: float, deviations: float) -> float:
         """The rate of the last seconds, or batch, if it has clearly risen, else the known one."""
-        known_s = self.interval_ms / 1e3
-        for recent_us in RECENT_US:
-            records, lately_s = came(self._lately(recent_us))
-            if lately_s <= 0:  # of one batch nothing is known, nor where the clock was set back
-                continue
-            if clear_rise(known_per_s, known_s, records / lately_s, lately_s, deviations):
-                return records / lately_s
-        return known_per_s
+        counts = (came(self._lately(recent_us)) for recent_us in RECENT_US)
+        return risen_rate(known_per_s, self.interval_ms / 1e3, counts, deviations)
 
     def _lately(self, recent_us: float) -> list[BatchMeasure]:
         """The batches that were cut in the last so much of time, and the one before the last.
@@ -392,19 +385,21 @@ class BatchLoop(Loop[Interval, Intervals]):
             plan=self.plan,
             readings=tuple(self._reading(constraint) for constraint in self.constraints),
             rate_per_s=self._recent_rate(self._rate(interval), LIKELY),
-            model=model,
-            noise=spread(list(self._points), model, _half_life(interval)),
             steps={
                 name: load_of(measure, interval.utilisation(name))
                 for name, measure in interval.steps().items()
             },
             slots=interval.last_batch.slots,
             intervals_since_change=self._since_change,
-            latency_ratio=median(self._ratios),
-            unsettled=self._wanted > self._slots or self._settling(interval.start_us),
-            most_records=self._source_limit.most_records,
-            behind=self._behind,
-            late_ms=self._source_limit.late_ms,
+            noise=spread(list(self._points), model, _half_life(interval)),
+            microbatch=MicroBatchState(
+                model,
+                median(self._ratios),
+                unsettled=self._wanted > self._slots or self._settling(interval.start_us),
+                most_records=self._source_limit.most_records,
+                behind=self._behind,
+                late_ms=self._source_limit.late_ms,
+            ),
         )
 
     def _reading(self, constraint: Constraint) -> Reading:
@@ -415,7 +410,7 @@ class BatchLoop(Loop[Interval, Intervals]):
         """
         latest = self._latest.get(constraint)
         if latest is None:
-            return Reading(constraint, None, 0.0)
+            return Reading(constraint)
         verdict, interval = latest
         path = self._paths[constraint]
         if path[0] != SOURCE:

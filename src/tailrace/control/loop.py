@@ -39,16 +39,6 @@ latencies is kept."""
 SAME_ADVICE = 0.1
 """Advice on the interval that differs by less than this share is not given again."""
 
-LEAST_RISE = 0.1
-"""Rates that rise by a smaller share are within the margins of every plan."""
-
-LIKELY, SURE = 3.0, 5.0
-"""How many deviations above the known rate one must be for what is free, and for what is dear.
-
-A rate is looked at over three spans after every batch, a few times a second: chance exceeds three
-deviations every few minutes, which makes batches a little shorter for a moment, and five in days.
-"""
-
 AnySpan = TypeVar("AnySpan", bound="Span")
 
 
@@ -205,19 +195,8 @@ class Loop(ABC, Generic[AnySpan, AnyCollector]):
         applied = self.mode is Mode.ENFORCE
         if self._advised(decision):
             return
-        self.log.decisions.append(
-            DecisionRecord(
-                now_us,
-                decision.policy,
-                decision.reason,
-                self.plan,
-                decision.plan,
-                applied,
-                decision.predicted_ms,
-                decision.alternatives,
-                decision.constraint,
-            )
-        )
+        record = DecisionRecord.of(decision, now_us, self.plan, decision.plan, applied=applied)
+        self.log.decisions.append(record)
         if not applied:
             return
         before, self.plan = self.plan, decision.plan
@@ -276,17 +255,3 @@ def load_of(measure: StepMeasure, busy: dict[int, float]) -> StepLoad:
         hot_key=hot,
         hot_key_share=count / measure.records_in if measure.records_in else 0.0,
     )
-
-
-def clear_rise(
-    known_per_s: float, known_s: float, lately_per_s: float, lately_s: float, deviations: float
-) -> bool:
-    """Whether a rate that was counted lately is clearly above the known one.
-
-    Clearly: by more than a tenth, and by more than so many deviations of two Poisson counts of one
-    rate, the one lately and the one that the rate is known by, of which each lasted so long.
-    """
-    if known_per_s <= 0:
-        return lately_per_s > 0
-    chance = math.sqrt((1 / lately_s + 1 / known_s) / known_per_s)
-    return lately_per_s > known_per_s * (1 + max(LEAST_RISE, deviations * chance))

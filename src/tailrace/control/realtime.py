@@ -8,20 +8,20 @@ sees to that.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
 from tailrace.control.events import TasksReported, Tick
 from tailrace.control.log import Mode
-from tailrace.control.loop import LIKELY, Loop, clear_rise, load_of
+from tailrace.control.loop import Loop, load_of
 from tailrace.control.recording import Recording
 from tailrace.goals import SOURCE, is_sink
 from tailrace.plan import chain_name
-from tailrace.policy import chaining, handover
+from tailrace.policy import chaining, handover, realtime_feasibility, rise
 from tailrace.policy.backend import RealTimeCosts
-from tailrace.policy.decision import Decision
-from tailrace.policy.realtime import ChainLoad, PathReading, RealTimeObservation
+from tailrace.policy.decision import ChainLoad, Observation, Reading, RealTimeState, known
+from tailrace.policy.rise import LIKELY, clear_rise
 from tailrace.policy.scaling import tasks
 from tailrace.profile.clock import Onward
 from tailrace.profile.live import ChainReport, LiveInterval, LiveIntervals, SinkReport
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tailrace.flow import Graph
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
-    from tailrace.policy.decision import StepLoad
     from tailrace.profile.live import HandOverMeasure
 
 PER_RECORD_MS = 0.002
@@ -59,17 +58,6 @@ first, and the bound must hold meanwhile. Once an interval is over, what was cou
 DEVIATIONS = 6
 USUAL_DEVIATION = 0.07
 """How far intervals lie from their prediction: what is believed at first, and how many count."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Loads:
-    """What the policy on chains looks at."""
-
-    graph: Graph
-    plan: Plan
-    steps: Mapping[str, StepLoad]
-    slots: int
-    intervals_since_change: int
 
 
 class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
@@ -102,7 +90,7 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         self._gaps_ms: deque[float] = deque(maxlen=GAPS)
         self._newest_batch = -1
         self._deviations = deque([USUAL_DEVIATION] * DEVIATIONS, maxlen=DEVIATIONS)
-        self._seen: RealTimeObservation | None = None
+        self._seen: Observation | None = None
         self._recent: dict[tuple[str, int], deque[ChainReport]] = {}
 
     def hear(self, event: Event) -> None:
@@ -175,38 +163,28 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         if deviation is not None:
             self._deviations.append(deviation)
         observation = replace(observation, noise=median(self._deviations))
-        self._seen = handover.risen(observation, self._rises(observation, now_us))
-        decision = handover.decide(self._seen)
-        self._suspect(decision.impossible)
+        seen = self._seen = handover.risen(observation, self._rises(observation, now_us))
+        self._suspect(realtime_feasibility.assess(seen))
         if self.mode is Mode.OBSERVE:
             return
-        pace = replace(self.plan, interval_ms=decision.length_ms, flush_ms=decision.flush_ms)
-        self._set(decision, pace, now_us)
-        steps = {
-            name: load_of(measure, interval.utilisation(name))
-            for name, measure in interval.steps().items()
-        }
-        loads = _Loads(self.graph, self.plan, steps, self._room, self._since_change)
-        self._act(chaining.decide(loads), now_us)
-        if self.plan.chains == loads.plan.chains:
-            loads = replace(loads, plan=self.plan)
-            self._act(tasks.decide(loads, self.constraints, self._other_tasks), now_us)
+        self._act(handover.decide(seen), now_us)
+        chains = self.plan.chains
+        self._act(chaining.decide(replace(seen, plan=self.plan)), now_us)
+        if self.plan.chains == chains:
+            self._act(tasks.decide(replace(seen, plan=self.plan)), now_us)
 
-    def _react_early(self, seen: RealTimeObservation, now_us: int) -> None:
+    def _react_early(self, seen: Observation, now_us: int) -> None:
         """Shorten lifetimes at once when a rate rises, not only when the interval is over."""
         rises = self._rises(seen, now_us)
         if self.mode is Mode.OBSERVE or not rises:
             return
-        present = self.plan.lifetimes_ms
-        self._seen = handover.risen(seen, rises, present)
-        decision = handover.decide(self._seen)
-        if all(ms <= present.get(name, 0.0) for name, ms in decision.lifetimes_ms.items()):
-            self._set(decision, self.plan, now_us)
+        self._seen = handover.risen(seen, rises, self.plan)
+        self._act(rise.decide(self._seen), now_us)
 
-    def _rises(self, observation: RealTimeObservation, now_us: int) -> dict[str, float]:
+    def _rises(self, observation: Observation, now_us: int) -> dict[str, float]:
         """Where rates go that were clearly above the known ones in the last half second."""
         found, known_s = {}, self.interval_ms / 1e3
-        for chain in observation.chains:
+        for chain in known(observation.realtime).chains:
             rates = [
                 rate
                 for (name, _), reports in self._recent.items()
@@ -218,21 +196,6 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
                 found[chain.chain] = max(rates) + AHEAD * (max(rates) - chain.rate_per_s)
         return found
 
-    def _set(self, decision: handover.RealTimeDecision, plan: Plan, now_us: int) -> None:
-        """Take over the plan with the lifetimes that were decided."""
-        lifetimes = {name: ms for name, ms in decision.lifetimes_ms.items() if ms > 0}
-        self._act(
-            Decision(
-                decision.policy,
-                replace(plan, lifetimes_ms=lifetimes),
-                decision.reason,
-                decision.predicted_ms,
-                decision.alternatives,
-                decision.constraint,
-            ),
-            now_us,
-        )
-
     def _forget(self) -> None:
         self._seen = None
         self._deviations.extend([USUAL_DEVIATION] * DEVIATIONS)
@@ -241,34 +204,44 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
     def costs(self) -> RealTimeCosts | None:
         """What real-time mode takes here, as last measured; None before the first interval."""
         seen = self._seen
-        models = [chain.model for chain in seen.chains if chain.model] if seen else []
-        if seen is None or not models:
+        if seen is None:
+            return None
+        hand_overs = known(seen.realtime)
+        models = [chain.model for chain in hand_overs.chains if chain.model]
+        if not models:
             return None
         whole = next((r for r in seen.readings if r.constraint.from_source), None)
         return RealTimeCosts(
             tuple(models),
-            seen.gap_ms,
+            hand_overs.gap_ms,
             slots=1 + sum(self.plan.partitions.values()),
             hops=len(self.plan.partitions),
-            flush_ms=seen.flush_ms,
+            flush_ms=seen.plan.flush_ms,
             sink_ms=whole.sink_ms if whole else 0.0,
         )
 
-    def _observe(self, interval: LiveInterval) -> RealTimeObservation:
+    def _observe(self, interval: LiveInterval) -> Observation:
         handed, steps = interval.hand_overs(), interval.steps()
         work = {name: step.calls.line() for name, step in steps.items()}
         computed = {name: step.cpu_ms for name, step in steps.items()}
         names = [chain for chain in self.plan.chains if chain_name(chain) in handed]
-        return RealTimeObservation(
+        return Observation(
+            self.graph,
+            self.plan,
             tuple(self._reading(constraint, interval) for constraint in self.constraints),
-            tuple(
-                self._load(chain, handed[chain_name(chain)], work, computed, interval.every_ms)
-                for chain in names
+            interval.rate_per_s,
+            {name: load_of(step, interval.utilisation(name)) for name, step in steps.items()},
+            self._room,
+            self._since_change,
+            realtime=RealTimeState(
+                tuple(
+                    self._load(chain, handed[chain_name(chain)], work, computed, interval.every_ms)
+                    for chain in names
+                ),
+                median(self._gaps_ms) if self._gaps_ms else USUAL_GAP_MS,
+                self._recovery_ms,
+                other_tasks=self._other_tasks,
             ),
-            flush_ms=self.plan.flush_ms,
-            gap_ms=median(self._gaps_ms) if self._gaps_ms else USUAL_GAP_MS,
-            length_ms=self.plan.interval_ms,
-            recovery_ms=self._recovery_ms,
         )
 
     def _load(
@@ -286,7 +259,6 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         return ChainLoad(
             name,
             handed.busiest / every_ms * 1e3,
-            self.plan.lifetimes_ms.get(name, 0.0),
             handed.entered_ms - handed.read_ms,
             handed.records / max(1, handed.handovers),
             max(LEAST_FIXED_MS, fixed_ms),
@@ -294,7 +266,7 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
             {step: work[step][1] if step in work else 0.0 for step in chain},
         )
 
-    def _reading(self, constraint: Constraint, interval: LiveInterval) -> PathReading:
+    def _reading(self, constraint: Constraint, interval: LiveInterval) -> Reading:
         """What a constraint measured last, and the hand-overs and hops that lie on its path."""
         path = self._paths[constraint]
         seen = {chain_name(c) for c in self.plan.chains} & set(interval.hand_overs())
@@ -308,7 +280,7 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         latest = self._latest.get(constraint)
         sink_ms = interval.breakdown_ms().get("sink", 0.0) if is_sink(path[-1]) else 0.0
         value_ms = None if latest is None else latest[0].value_ms
-        return PathReading(constraint, value_ms, chains, hops, 0.0, max(0.0, sink_ms))
+        return Reading(constraint, value_ms, chains=chains, hops=hops, sink_ms=max(0.0, sink_ms))
 
 
 def _recent_rate(reports: Sequence[ChainReport], known_per_s: float, known_s: float) -> float:

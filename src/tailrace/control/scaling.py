@@ -26,7 +26,7 @@ from tailrace.model.sized import (
 )
 from tailrace.policy import batching
 from tailrace.policy.batching import trusted_ratio
-from tailrace.policy.decision import Decision
+from tailrace.policy.decision import Decision, known
 from tailrace.policy.scaling.predictive import Predictive
 from tailrace.policy.scaling.sizing import Limits, Load
 
@@ -208,7 +208,7 @@ class Scaling:
         busy_ms /= max(1, interval.records)
         records = fmean(batch.records for batch in recent[-LATELY:])
         tasks = shared_by(seen.slots, self._widest)
-        now = (tasks, unshared_ms(seen.model, records, busy_ms, tasks))
+        now = (tasks, unshared_ms(known(seen.microbatch).model, records, busy_ms, tasks))
         if interval.start_us > self._split_us and since_move > 0:
             self._unshared.append(now)
             self._split_us = interval.start_us
@@ -287,10 +287,13 @@ class Scaling:
         """
         slots = seen.slots if next_ms < COMING_MS else move.size * self.limits.cores
         plan = self.fitted(replace(seen.plan, executors=move.size), slots)
-        batches = batching.decide(replace(seen, plan=plan, model=sized.on(move.size)))
+        present = known(seen.microbatch)
+        there = replace(present, model=sized.on(move.size))
+        batches = batching.decide(replace(seen, plan=plan, microbatch=there))
         meanwhile = batches
         if move.size * self.limits.cores > seen.slots:
-            meanwhile = batching.decide(replace(seen, plan=plan, unsettled=True))
+            starting = replace(present, unsettled=True)
+            meanwhile = batching.decide(replace(seen, plan=plan, microbatch=starting))
         plan = replace(plan, interval_ms=min(plan.interval_ms, meanwhile.plan.interval_ms))
         return Decision(
             POLICY,
@@ -312,7 +315,8 @@ def _fewest(load: Load) -> int | None:
 def _next_ms(seen: Observation, recent: Sequence[BatchMeasure]) -> float:
     """How long the next batch would take on what is there, with all records that wait by now."""
     waiting = seen.rate_per_s * (recent[-1].duration_ms + recent[-1].left_ms) / 1e3
-    return seen.model.duration_ms(min(waiting, seen.most_records or math.inf))
+    batches = known(seen.microbatch)
+    return batches.model.duration_ms(min(waiting, batches.most_records or math.inf))
 
 
 def _held_up_ms(recent: Sequence[BatchMeasure], since_us: float, moved_us: float) -> float:

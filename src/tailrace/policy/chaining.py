@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tailrace.plan import Chains
-    from tailrace.policy.decision import Loads
+    from tailrace.policy.decision import Observation
 
 POLICY = "chaining"
 
@@ -80,7 +80,7 @@ class _Outcome:
     refused: Alternative | None = None
 
 
-def decide(observation: Loads) -> Decision:
+def decide(observation: Observation) -> Decision:
     """Split chains that one core cannot carry, and join those that it can carry again.
 
     A chain is split when it is more than 90 % busy. Steps of different chains are joined only up
@@ -103,7 +103,7 @@ def decide(observation: Loads) -> Decision:
     return Decision(POLICY, plan, reason, alternatives=refused)
 
 
-def _outcome(observation: Loads, primary: tuple[str, ...]) -> _Outcome:
+def _outcome(observation: Observation, primary: tuple[str, ...]) -> _Outcome:
     in_plan = tuple(chain for chain in observation.plan.chains if chain[0] in primary)
     present = in_plan or (primary,)
     if any(name not in observation.steps for name in primary):
@@ -133,7 +133,7 @@ def _outcome(observation: Loads, primary: tuple[str, ...]) -> _Outcome:
     return _Outcome(wanted, top, split)
 
 
-def _wanted(observation: Loads, primary: tuple[str, ...], present: Chains) -> Chains:
+def _wanted(observation: Observation, primary: tuple[str, ...], present: Chains) -> Chains:
     """The best chains that hysteresis allows: within a present chain, or joined with care."""
     home = {name: number for number, chain in enumerate(present) for name in chain}
     loads = [observation.steps[name].utilisation for name in primary]

@@ -136,12 +136,18 @@ class Run:
         return max(self._limits.least, len(self._executors.ready())) * self._executors.cores
 
     def _first(self, switching: Switching | None) -> Backend:
-        return switching.chosen if switching else Backend(self.flow.backend)
+        return switching.decision.plan.backend if switching else Backend(self.flow.backend)
 
     def _switching(self) -> Switching:
         obstacles = tuple(why_not(self._job, self._graph, self.flow.constraints))
         job = self._job
-        return Switching(self.flow.constraints, lambda: job.room, obstacles, self.flow.recovery_ms)
+        return Switching(
+            self._graph,
+            self.flow.constraints,
+            lambda: job.room,
+            obstacles,
+            self.flow.recovery_ms,
+        )
 
     def _controller(self, switching: Switching | None) -> Controller:
         flow = self.flow
