@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from tailrace.control import batches
 from tailrace.control.actions import SetChains
 from tailrace.errors import FlowFailed, InputError, StepFailed, TraceError
 from tailrace.plan import Plan
+from tailrace.policy import order
 from tailrace.policy.decision import Decision, Observation
 from tailrace.spark import sinks
 from tailrace.spark.sources import most_records, replay
@@ -157,7 +157,7 @@ def test_the_chaining_policy_may_restart_the_flow_by_itself(
     def cut_everything(seen: Observation) -> Decision:
         return Decision("test", replace(seen.plan, chains=APART), "to see it happen")
 
-    monkeypatch.setattr(batches, "POLICIES", (cut_everything,))
+    monkeypatch.setattr(order, "MICROBATCH", (cut_everything,))
     memory = sinks.memory()
     load = even_trace(2400, 1000)
     flow = observed(three_steps, memory, source=load, mode="enforce", interval="500 ms")

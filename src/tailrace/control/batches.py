@@ -12,13 +12,14 @@ from tailrace.control.actions import SetExecutors
 from tailrace.control.events import BatchFinished, Idle, PoolChanged, Refused
 from tailrace.control.log import Mode, Saving
 from tailrace.control.loop import Loop, load_of
-from tailrace.control.scaling import POLICY as SCALING
 from tailrace.goals import SOURCE
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
-from tailrace.policy import batching, chaining, feasibility, rise
+from tailrace.policy import batching, feasibility, order, rise
 from tailrace.policy.backend import MicroBatchCosts
 from tailrace.policy.decision import MicroBatchState, Observation, Reading, known
 from tailrace.policy.rise import LIKELY, SURE, risen_rate
+from tailrace.policy.scaling.executors import POLICY as SCALING
+from tailrace.policy.scaling.executors import fitted
 from tailrace.profile.batch import came
 from tailrace.profile.clock import Forward
 from tailrace.profile.interval import Interval, Intervals
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from tailrace.plan import Plan
     from tailrace.profile.batch import BatchMeasure
     from tailrace.profile.pool import ExecutorPool
-
-POLICIES = (batching.decide, chaining.decide)
-"""In the order of their price: batching is free, chaining costs a restart of the query."""
 
 HISTORY = 400
 """Finished batches that the batch model is fitted to, at most."""
@@ -188,7 +186,7 @@ class BatchLoop(Loop[Interval, Intervals]):
         if before and slots > before:
             self.scaling.grown_us = at_us
         if self.mode is Mode.ENFORCE:
-            self.plan = self.scaling.fitted(self.plan, slots)
+            self.plan = fitted(self.graph, self.plan, slots, self.scaling.limits)
         else:  # nobody asks for executors: what is there is what the plan has
             self.plan = replace(self.plan, executors=slots // self.scaling.limits.cores)
         if before and last.records:
@@ -245,8 +243,7 @@ class BatchLoop(Loop[Interval, Intervals]):
         if self.mode is Mode.OBSERVE:
             return
         chains = self.plan.chains
-        # A start takes the machine's time: how busy steps are meanwhile says little of chains.
-        for decide in POLICIES[:1] if self._moving else POLICIES:
+        for decide in order.policies(observation):
             self._act(decide(replace(observation, plan=self.plan)), now_us)
         self._scaled_per_s = self._recent_rate(self._rate(interval), SURE)
         if self.plan.chains == chains:
@@ -282,16 +279,15 @@ class BatchLoop(Loop[Interval, Intervals]):
         """
         if self.scaling is not None and self._interval is not None:
             seen = replace(seen, plan=self.plan, rate_per_s=self._scaled_per_s)
-            recent = list(self._recent)
-            decision = self.scaling.decide(seen, self._interval, recent, now_us, since)
+            seen = self.scaling.observe(seen, self._interval, list(self._recent), now_us, since)
+            decision = self.scaling.decide(seen)
             self.log.scaling = self.scaling.record()
             if self._scaled_per_s:
                 last = self.log.history[-1]
                 self.log.history[-1] = replace(last, needed=self.scaling.needed)
-            elif decision is not None:  # of no record no latency can be foretold
+            else:  # without records there is no latency to predict
                 decision = replace(decision, predicted_ms=None)
-            if decision is not None:
-                self._act(decision, now_us)
+            self._act(decision, now_us)
 
     @property
     def _wanted(self) -> int:
@@ -395,6 +391,7 @@ class BatchLoop(Loop[Interval, Intervals]):
             microbatch=MicroBatchState(
                 model,
                 median(self._ratios),
+                moving=self._moving,
                 unsettled=self._wanted > self._slots or self._settling(interval.start_us),
                 most_records=self._source_limit.most_records,
                 behind=self._behind,

@@ -18,11 +18,10 @@ from tailrace.control.loop import Loop, load_of
 from tailrace.control.recording import Recording
 from tailrace.goals import SOURCE, is_sink
 from tailrace.plan import chain_name
-from tailrace.policy import chaining, handover, realtime_feasibility, rise
+from tailrace.policy import handover, order, realtime_feasibility, rise
 from tailrace.policy.backend import RealTimeCosts
 from tailrace.policy.decision import ChainLoad, Observation, Reading, RealTimeState, known
 from tailrace.policy.rise import LIKELY, clear_rise
-from tailrace.policy.scaling import tasks
 from tailrace.profile.clock import Onward
 from tailrace.profile.live import ChainReport, LiveInterval, LiveIntervals, SinkReport
 
@@ -167,11 +166,11 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         self._suspect(realtime_feasibility.assess(seen))
         if self.mode is Mode.OBSERVE:
             return
-        self._act(handover.decide(seen), now_us)
         chains = self.plan.chains
-        self._act(chaining.decide(replace(seen, plan=self.plan)), now_us)
-        if self.plan.chains == chains:
-            self._act(tasks.decide(replace(seen, plan=self.plan)), now_us)
+        for decide in order.policies(seen):
+            self._act(decide(replace(seen, plan=self.plan)), now_us)
+            if self.plan.chains != chains:
+                return
 
     def _react_early(self, seen: Observation, now_us: int) -> None:
         """Shorten lifetimes at once when a rate rises, not only when the interval is over."""

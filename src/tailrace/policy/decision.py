@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tailrace.model.microbatch import BatchModel
     from tailrace.plan import Plan
     from tailrace.policy.backend import MicroBatchCosts, RealTimeCosts
+    from tailrace.policy.scaling.executors import ExecutorState, Refusal
 
 Part = TypeVar("Part")
 
@@ -114,6 +115,8 @@ class MicroBatchState:
     latency_ratio: float = 1.0
     """Measured over predicted mean latency under the present plan: the fitting factor e of
     Lohrmann 2016, eq. 4.5, which keeps the model true to what was last seen."""
+    moving: bool = False
+    """Whether executors that are wanted have not come yet, or others not gone."""
     unsettled: bool = False
     """Whether executors are starting, or have just come: batches may then take longer than the
     model says."""
@@ -196,6 +199,7 @@ class Observation:
     noise: float = 0.0
     microbatch: MicroBatchState | None = None
     realtime: RealTimeState | None = None
+    executors: ExecutorState | Refusal | None = None
     backends: BackendState | None = None
 
     @property
