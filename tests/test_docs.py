@@ -19,7 +19,7 @@ from bench import __main__ as laboratory
 from tailrace import outside
 from tailrace.cli import profile as profile_command
 from tailrace.cli.app import app
-from tailrace.control import batches, scaling
+from tailrace.control import learning, scaling
 from tailrace.model import size
 from tailrace.model.forecasting import forecast
 from tailrace.policy import batching, chaining, feasibility
@@ -350,7 +350,7 @@ STATED = (
     ("docs/policies.md", f"more than {chaining.SPLIT_ABOVE * 100:g} % busy is **split**"),
     ("docs/policies.md", f"at most {chaining.JOIN_UP_TO * 100:g} % busy"),
     ("docs/policies.md", f"for {chaining.DWELL_INTERVALS} whole intervals"),
-    ("docs/policies.md", f"on at least {batches.LEAST_POINTS} batches"),
+    ("docs/policies.md", f"on at least {learning.LEAST_POINTS} batches"),
     ("docs/policies.md", f"measured more than {feasibility.FAR:g} times the bound"),
     ("docs/policies.md", "the bound less 8 to 20 %"),
     ("docs/policies.md", "the gain is above 8 %"),
@@ -365,7 +365,7 @@ STATED = (
     ("docs/scaling.md", f"come within {executors.PATIENCE_S:g} seconds is reported"),
     ("docs/scaling.md", f"are there after {executors.PATIENCE_S:g} s:"),
     ("docs/scaling.md", f"during the next {scaling.CONTENT} intervals"),
-    ("docs/scaling.md", f"nor for {batches.SETTLING_US / 1e6:g} seconds after"),
+    ("docs/scaling.md", f"nor for {scaling.SETTLING_US / 1e6:g} seconds after"),
     ("docs/scaling.md", f"and is `{DEFAULT}` unless told"),
     ("docs/scaling.md", f"which is {Priorities().resource:g} unless told"),
 )
@@ -382,7 +382,7 @@ def test_the_margins_that_the_documents_state_are_those_of_the_policy() -> None:
     assert (batching._WORST_MARGIN, batching._UNSETTLED_MARGIN) == (0.06, 0.4)
     assert batching._WORTH_RAISING == 1.08
     assert (batching._LEAST_RATIO, batching._MOST_RATIO) == (0.8, 2.0)
-    assert batches.RATIOS == 5
+    assert learning.RATIOS == 5
 
 
 def test_the_scalers_that_the_documents_name_are_those_that_there_are() -> None:

@@ -13,12 +13,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from tailrace.control.events import TasksReported, Tick
+from tailrace.control.judging import Judge, loads_of
 from tailrace.control.log import Mode
-from tailrace.control.loop import Loop, load_of
-from tailrace.control.recording import Recording
+from tailrace.control.planner import Planner
 from tailrace.goals import SOURCE, is_sink
 from tailrace.plan import chain_name
-from tailrace.policy import handover, order, realtime_feasibility, rise
+from tailrace.policy import handover, realtime_feasibility, rise
 from tailrace.policy.backend import RealTimeCosts
 from tailrace.policy.decision import ChainLoad, Observation, Reading, RealTimeState, known
 from tailrace.policy.rise import LIKELY, clear_rise
@@ -28,8 +28,10 @@ from tailrace.profile.live import ChainReport, LiveInterval, LiveIntervals, Sink
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tailrace.control.actions import Change
     from tailrace.control.events import Event
     from tailrace.control.log import Log
+    from tailrace.control.recording import Recording
     from tailrace.flow import Graph
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
@@ -59,8 +61,11 @@ USUAL_DEVIATION = 0.07
 """How far intervals lie from their prediction: what is believed at first, and how many count."""
 
 
-class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
-    """Turns what tasks say into intervals, verdicts and plans."""
+class RealTimeLoop:
+    """Turns what tasks report into intervals, verdicts and plans.
+
+    A :class:`Judge` has the intervals, and a :class:`Planner` the plan and its decisions.
+    """
 
     def __init__(
         self,
@@ -77,13 +82,17 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         Of the ``slots`` there are, ``other_tasks`` are held by tasks that are no step's: those that
         read the source, and those behind Spark's own exchanges.
         """
-        super().__init__(graph, plan, log)
+        self.log = log
         log.scaling = None
+        self._graph = graph
+        self._planner = Planner(graph, plan, log)
+        self._judge: Judge[LiveInterval, LiveIntervals] = Judge(
+            graph, log, lambda every_ms: LiveIntervals(graph, every_ms, log.origin_us), slots=slots
+        )
         self._recovery_ms = recovery_ms
         self._slots = slots
         self._room = slots
         self._other_tasks = other_tasks
-        self.recording = Recording(graph, slots)
         self._onward = Onward()
         self._last: dict[tuple[str, int], SinkReport] = {}
         self._gaps_ms: deque[float] = deque(maxlen=GAPS)
@@ -91,6 +100,24 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         self._deviations = deque([USUAL_DEVIATION] * DEVIATIONS, maxlen=DEVIATIONS)
         self._seen: Observation | None = None
         self._recent: dict[tuple[str, int], deque[ChainReport]] = {}
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that is to run."""
+        return self._planner.plan
+
+    @property
+    def recording(self) -> Recording:
+        """What is kept of the run for its profile."""
+        return self._judge.recording
+
+    def finish(self) -> None:
+        """Judge what is left when nothing more will come. Cut short, it decides nothing."""
+        self._judge.finish(self.plan, self._slots)
+
+    def take_back(self, *changes: Change, why: str) -> None:
+        """Undo what was decided last and cannot be done."""
+        self._planner.take_back(*changes, why=why)
 
     def hear(self, event: Event) -> None:
         """Take in what a task says, or that time has passed."""
@@ -108,28 +135,21 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
             self._see(said)
         else:
             self._keep(said)
-        for track in self._all_intervals():
-            track.add(said)
+        for intervals in self._judge.collectors():
+            intervals.add(said)
 
     def _on_tick(self, at_us: int) -> None:
         """Judge and decide whatever is complete by now."""
         now_us = self._onward(at_us)
-        judged = [(t, i) for t in self._tracks.values() for i in t.intervals.complete(now_us)]
-        closed = self._adjustment.complete(now_us)
-        for track, interval in judged:
-            self._judge(interval, track.constraints)
+        closed = self._judge.close(lambda intervals: intervals.complete(now_us))
         for interval in closed:
-            self._close(interval)
+            self._judge.remember(interval, self.plan, self._slots)
+            self._planner.realise(interval)
+            self._planner.intervals_since_change += 1
         if closed:
             self._decide(closed[-1], now_us)
         elif self._seen is not None:
             self._react_early(self._seen, now_us)
-
-    def _collector(self, every_ms: float) -> LiveIntervals:
-        return LiveIntervals(self.graph, every_ms, self.log.origin_us)
-
-    def _all_intervals(self) -> list[LiveIntervals]:
-        return [self._adjustment, *(track.intervals for track in self._tracks.values())]
 
     def _see(self, report: SinkReport) -> None:
         """Note the gap where a task sees the first records of another batch."""
@@ -140,7 +160,7 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         last = self._last.get(place)
         if last is not None and report.batch == last.batch + 1:
             self._gaps_ms.append((report.first_us - last.last_us) / 1e3)
-            for intervals in self._all_intervals():
+            for intervals in self._judge.collectors():
                 intervals.add_gap(last.last_us, report.first_us)
         self._last[place] = report
 
@@ -151,11 +171,6 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         while len(recent) > 2 and recent[1].last_us < report.last_us - RECENT_US:
             recent.popleft()
 
-    def _close(self, interval: LiveInterval) -> None:
-        self._remember(interval)
-        self._realise(interval)
-        self._since_change += 1
-
     def _decide(self, interval: LiveInterval, now_us: int) -> None:
         observation = self._observe(interval)
         deviation = handover.deviation(observation)
@@ -163,26 +178,21 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
             self._deviations.append(deviation)
         observation = replace(observation, noise=median(self._deviations))
         seen = self._seen = handover.risen(observation, self._rises(observation, now_us))
-        self._suspect(realtime_feasibility.assess(seen))
-        if self.mode is Mode.OBSERVE:
-            return
-        chains = self.plan.chains
-        for decide in order.policies(seen):
-            self._act(decide(replace(seen, plan=self.plan)), now_us)
-            if self.plan.chains != chains:
-                return
+        self._judge.suspect(realtime_feasibility.assess(seen))
+        if self.log.mode is not Mode.OBSERVE and not self._planner.ask(seen, now_us):
+            self._forget()
 
     def _react_early(self, seen: Observation, now_us: int) -> None:
         """Shorten lifetimes at once when a rate rises, not only when the interval is over."""
         rises = self._rises(seen, now_us)
-        if self.mode is Mode.OBSERVE or not rises:
+        if self.log.mode is Mode.OBSERVE or not rises:
             return
         self._seen = handover.risen(seen, rises, self.plan)
-        self._act(rise.decide(self._seen), now_us)
+        self._planner.act(rise.decide(self._seen), now_us)
 
     def _rises(self, observation: Observation, now_us: int) -> dict[str, float]:
         """Where rates go that were clearly above the known ones in the last half second."""
-        found, known_s = {}, self.interval_ms / 1e3
+        found, known_s = {}, self.log.interval_ms / 1e3
         for chain in known(observation.realtime).chains:
             rates = [
                 rate
@@ -196,6 +206,7 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         return found
 
     def _forget(self) -> None:
+        """Let go of what was learnt under other chains."""
         self._seen = None
         self._deviations.extend([USUAL_DEVIATION] * DEVIATIONS)
         self._recent.clear()
@@ -225,13 +236,13 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         computed = {name: step.cpu_ms for name, step in steps.items()}
         names = [chain for chain in self.plan.chains if chain_name(chain) in handed]
         return Observation(
-            self.graph,
+            self._graph,
             self.plan,
-            tuple(self._reading(constraint, interval) for constraint in self.constraints),
+            tuple(self._reading(constraint, interval) for constraint in self.log.constraints),
             interval.rate_per_s,
-            {name: load_of(step, interval.utilisation(name)) for name, step in steps.items()},
+            loads_of(interval),
             self._room,
-            self._since_change,
+            self._planner.intervals_since_change,
             realtime=RealTimeState(
                 tuple(
                     self._load(chain, handed[chain_name(chain)], work, computed, interval.every_ms)
@@ -267,7 +278,7 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
 
     def _reading(self, constraint: Constraint, interval: LiveInterval) -> Reading:
         """What a constraint measured last, and the hand-overs and hops that lie on its path."""
-        path = self._paths[constraint]
+        path = self._judge.paths[constraint]
         seen = {chain_name(c) for c in self.plan.chains} & set(interval.hand_overs())
         inside = path[0] if path[0] != SOURCE else None
         chains = tuple(
@@ -276,7 +287,7 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
             if chain[0] in path and chain[0] != inside and chain_name(chain) in seen
         )
         hops = sum(1 for c in chains if c.split("+")[0] in self.plan.partitions)
-        latest = self._latest.get(constraint)
+        latest = self._judge.latest.get(constraint)
         sink_ms = interval.breakdown_ms().get("sink", 0.0) if is_sink(path[-1]) else 0.0
         value_ms = None if latest is None else latest[0].value_ms
         return Reading(constraint, value_ms, chains=chains, hops=hops, sink_ms=max(0.0, sink_ms))

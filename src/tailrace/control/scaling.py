@@ -51,6 +51,10 @@ SPLITS = 60
 CONTENT = 12
 """Control steps for which a cluster that had no more executors to give is not asked again."""
 
+SETTLING_US = 6_000_000
+"""New executors run their first batches slower than all later ones: for this long, what a batch
+takes is no reason for still more of them."""
+
 SETTLED = 1_000_000
 """Control steps since a move of which nothing is left to see."""
 
@@ -94,6 +98,23 @@ class Scaling:
     def refuse(self, reason: str, there: int) -> None:
         """Take in that the cluster does not do what was asked: ``there`` executors are there."""
         self._refused = Refusal(there, reason)
+
+    def resized(self, before: int, slots: int, at_us: int) -> None:
+        """Take in that there are other slots than before; 0 at the start."""
+        if before:
+            self.moved_us = at_us
+        if before and slots > before:
+            self.grown_us = at_us
+
+    def settling(self, at_us: int) -> bool:
+        """Whether executors came a moment ago."""
+        return at_us < self.grown_us + SETTLING_US
+
+    def settled_us(self, interval_ms: float) -> float:
+        """When the last move was over: new executors settled, and batches as long as before."""
+        if self.grown_us < self.moved_us:
+            return self.moved_us
+        return self.grown_us + SETTLING_US + 2e3 * interval_ms
 
     def within_reach(self, seen: Observation) -> Observation:
         """The same on as many slots as all executors have that may be asked for."""
