@@ -80,7 +80,7 @@ nightly: setup
 
 # Twenty moves and kills of executors under two flows: nothing is lost or counted twice.
 elastic: setup
-	$(BIN)/python tests/spark/elastic.py 20 1
+	$(BIN)/python tests/spark/cluster/elastic.py 20 1
 
 # A Kafka broker on loopback, until Ctrl-C; docs/kafka.md says what to do with it.
 PORT ?= 9092

@@ -31,15 +31,16 @@ from tailrace.report.machine import described
 from tailrace.report.saso import SizedStep, saso
 from tailrace.report.saso import table as saso_table
 from tailrace.report.sizes import plot
-from tailrace.spark import archive, sinks
-from tailrace.spark.backend import now_us
-from tailrace.spark.cluster import Cluster
-from tailrace.spark.executors import Executors
+from tailrace.spark import sinks
+from tailrace.spark.backends.base import now_us
+from tailrace.spark.cluster import archive
+from tailrace.spark.cluster.executors import Executors
+from tailrace.spark.cluster.local import Cluster
 from tailrace.spark.flow import Flow
-from tailrace.spark.running import send_by_value
-from tailrace.spark.settings import few_executors, session
+from tailrace.spark.from_file import send_by_value
+from tailrace.spark.pipeline.step import step
+from tailrace.spark.session import few_executors, session
 from tailrace.spark.sources import replay
-from tailrace.spark.step import step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
 
     from tailrace.policy.scaling.sizing import Scaler
     from tailrace.report.data import Report
+    from tailrace.spark.pipeline.trace import Pipeline
     from tailrace.spark.run import Run
-    from tailrace.spark.trace import Pipeline
 
     Done = Callable[[str, Callable[[], dict[str, Any]]], dict[str, Any]]
 

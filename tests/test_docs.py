@@ -26,9 +26,12 @@ from tailrace.policy import batching, chaining, feasibility
 from tailrace.policy.scaling.calibration import Priorities
 from tailrace.policy.scaling.choice import DEFAULT, EXECUTORS, scalers
 from tailrace.profile import histogram
-from tailrace.spark import executors, java, meter, realtime
-from tailrace.spark.microbatch import MicroBatch
-from tailrace.spark.realtime import RealTime
+from tailrace.spark.backends import realtime
+from tailrace.spark.backends.microbatch import MicroBatch
+from tailrace.spark.backends.realtime import RealTime
+from tailrace.spark.cluster import executors
+from tailrace.spark.jvm import java
+from tailrace.spark.worker import meter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

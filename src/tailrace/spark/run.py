@@ -23,20 +23,20 @@ from tailrace.plan import Backend, Plan, first_plan
 from tailrace.policy.batching import first_interval_ms
 from tailrace.policy.scaling.choice import scaler_of
 from tailrace.report.data import Report, report_of
-from tailrace.spark.backend import Job
-from tailrace.spark.checkpoint import Checkpoint, compare
-from tailrace.spark.executors import Executors, in_charge, warmer
-from tailrace.spark.hush import hush
-from tailrace.spark.microbatch import MicroBatch, Pool
-from tailrace.spark.realtime import RealTime, check, why_not
-from tailrace.spark.selftest import require_milliseconds
+from tailrace.spark.backends.base import Job
+from tailrace.spark.backends.microbatch import MicroBatch, Pool
+from tailrace.spark.backends.realtime import RealTime, check, why_not
+from tailrace.spark.backends.slots import MICROBATCH, Share
+from tailrace.spark.backends.switch import AUTO, Switch
+from tailrace.spark.checkpoints.checkpoint import Checkpoint, compare
+from tailrace.spark.cluster.executors import Executors, in_charge, warmer
+from tailrace.spark.health.selftest import require_milliseconds
+from tailrace.spark.health.usage import Meter
+from tailrace.spark.jvm.hush import hush
+from tailrace.spark.pipeline.trace import functions_of, layouts_of, trace
 from tailrace.spark.settings import findings
 from tailrace.spark.sinks.base import OnceSink
-from tailrace.spark.slots import MICROBATCH, Share
 from tailrace.spark.sources import most_records, open_source
-from tailrace.spark.switch import AUTO, Switch
-from tailrace.spark.trace import functions_of, layouts_of, trace
-from tailrace.spark.usage import Meter
 from tailrace.state.lock import sole_user
 from tailrace.state.partitions import partitions_of
 from tailrace.units import duration_ms

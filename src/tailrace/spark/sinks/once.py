@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
-from tailrace.spark.batchlog import Range
+from tailrace.spark.checkpoints.batch_log import Range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tailrace.spark.batchlog import BatchLog
+    from tailrace.spark.checkpoints.batch_log import BatchLog
 
 FORMAT = 1
 

@@ -32,7 +32,7 @@ from tailrace.plan import Backend, Plan, chain_name
 from tailrace.report.machine import described
 from tailrace.spark import sinks
 from tailrace.spark.flow import Flow
-from tailrace.spark.settings import session
+from tailrace.spark.session import session
 from tailrace.spark.sources import replay
 from tailrace.spark.validation.cross_validation import Case, Overload, Runs, judged
 from tailrace.spark.validation.retry_if_noisy import Quiet
