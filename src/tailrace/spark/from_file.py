@@ -25,9 +25,9 @@ from tailrace.masking import masked
 from tailrace.plan import Plan
 from tailrace.report.data import Report
 from tailrace.report.terminal import LiveView
-from tailrace.spark.checkpoints import repartition as respreading
+from tailrace.spark import repartition as respreading
+from tailrace.spark.failures import explained
 from tailrace.spark.flow import Flow
-from tailrace.spark.health.failures import explained
 from tailrace.spark.interrupt import ctrl_c
 from tailrace.spark.jvm.java import has_ended
 from tailrace.spark.session import session

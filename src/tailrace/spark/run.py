@@ -26,16 +26,17 @@ from tailrace.report.data import Report, report_of
 from tailrace.spark.backends.base import Job
 from tailrace.spark.backends.microbatch import MicroBatch, Pool
 from tailrace.spark.backends.realtime import RealTime, check, why_not
-from tailrace.spark.backends.slots import MICROBATCH, Share
+from tailrace.spark.backends.slots import MICROBATCH, SlotShare
 from tailrace.spark.backends.switch import AUTO, Switch
-from tailrace.spark.checkpoints.checkpoint import Checkpoint, compare
+from tailrace.spark.checkpoints.checkpoint import Checkpoint
 from tailrace.spark.cluster.executors import Executors, in_charge, warmer
 from tailrace.spark.health.selftest import require_milliseconds
-from tailrace.spark.health.usage import Meter
+from tailrace.spark.health.usage import UsageMeter
 from tailrace.spark.jvm.hush import hush
 from tailrace.spark.pipeline.trace import functions_of, layouts_of, trace
 from tailrace.spark.settings import findings
 from tailrace.spark.sinks.base import OnceSink
+from tailrace.spark.sinks.once import compare
 from tailrace.spark.sources import most_records, open_source
 from tailrace.state.lock import sole_user
 from tailrace.state.partitions import partitions_of
@@ -89,9 +90,9 @@ class Run:
                 self._held.enter_context(in_charge(spark, flow.name))
             self._executors = Executors(spark) if flow.executors else None
             self._limits = _limits(flow.executors, self._executors)
-            self._meter = Meter(self._slots(spark))
+            self._meter = UsageMeter(self._slots(spark))
             self._held.callback(self._meter.close)
-            self._share = Share(spark.sparkContext, flow.name)
+            self._share = SlotShare(spark.sparkContext, flow.name)
             self._held.callback(self._share.release)
             self._directory = flow.checkpoint or self._temporary_directory()
             opened = self._open(spark)

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from tailrace.errors import EnvironmentUnfit
 from tailrace.spark.backends import slots
-from tailrace.spark.backends.slots import MICROBATCH, Claim, Claims, Share, lacking
+from tailrace.spark.backends.slots import MICROBATCH, Claims, SlotClaim, SlotShare, lacking
 
 held = st.integers(0, 5)
 
 
-def live(flow: str, number: int) -> Claim:
-    return Claim(flow, number)
+def live(flow: str, number: int) -> SlotClaim:
+    return SlotClaim(flow, number)
 
 
-def batches(flow: str) -> Claim:
-    return Claim(flow, MICROBATCH)
+def batches(flow: str) -> SlotClaim:
+    return SlotClaim(flow, MICROBATCH)
 
 
 # --- what fits -------------------------------------------------------------------------------
@@ -38,13 +38,13 @@ def test_a_real_time_flow_fits_if_all_could_run_at_once_and_micro_batches_go_on(
         for _ in range(number):
             free -= 1
     fits = free >= 0 and (free >= 1 or MICROBATCH not in others)
-    claims = [Claim(str(i), number) for i, number in enumerate(others)]
+    claims = [SlotClaim(str(i), number) for i, number in enumerate(others)]
     assert (lacking(live("new", wanted), claims, there) is None) == fits
 
 
 @given(st.lists(held, max_size=6), st.integers(1, 12))
 def test_micro_batches_fit_if_real_time_flows_leave_a_slot(others: list[int], there: int) -> None:
-    claims = [Claim(str(i), number) for i, number in enumerate(others)]
+    claims = [SlotClaim(str(i), number) for i, number in enumerate(others)]
     assert (lacking(batches("new"), claims, there) is None) == (sum(others) < there)
 
 
@@ -148,9 +148,9 @@ class Context:
         return self._there
 
 
-def share(name: str, master: str, most: int) -> Share:
+def share(name: str, master: str, most: int) -> SlotShare:
     context: Any = Context(name, master, most)
-    return Share(context, "flow")
+    return SlotShare(context, "flow")
 
 
 def test_slots_of_a_cluster_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

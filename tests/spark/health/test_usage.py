@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 
-from tailrace.spark.health.usage import Meter, cpu_seconds
+from tailrace.spark.health.usage import UsageMeter, cpu_seconds
 
 BURN = """
 import os, signal, time
@@ -23,7 +23,7 @@ else:
 
 
 def test_the_time_of_a_killed_process_and_of_its_orphans_is_kept() -> None:
-    meter = Meter(1)
+    meter = UsageMeter(1)
     with subprocess.Popen(
         [sys.executable, "-c", BURN], stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as parent:
@@ -39,7 +39,7 @@ def test_the_time_of_a_killed_process_and_of_its_orphans_is_kept() -> None:
 
 
 def test_a_closed_meter_leaves_no_thread() -> None:
-    meter = Meter(1)
+    meter = UsageMeter(1)
     meter.close()
     assert not any(thread.name == "tailrace-usage" for thread in threading.enumerate())
     assert cpu_seconds() > 0

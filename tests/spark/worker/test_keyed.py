@@ -19,7 +19,7 @@ from tailrace.errors import InputError, StepFailed
 from tailrace.spark import sinks
 from tailrace.spark.pipeline.step import keyed_step, step
 from tailrace.spark.sources import replay
-from tailrace.spark.worker.keyed import BORN_NOW, KeyedOperator, KeyedRun, Memory
+from tailrace.spark.worker.keyed import BORN_NOW, KeyedOperator, KeyedRun, StateSpec
 from tailrace.spark.worker.meter import Meter
 from tests.spark.collected import BACKENDS, Files, plan_on
 from tests.spark.flows import Running, observed, total
@@ -359,7 +359,7 @@ NUMBERED = pa.schema([("key", pa.string()), ("seq", pa.int64()), ("n", pa.int64(
 def in_one_task(
     directory: Path, function: Callable[..., Any], on_error: str, on_timer: Any = None
 ) -> KeyedRun:
-    memory = Memory(("key",), None, on_timer, None, 0, 1 << 20, str(directory))
+    memory = StateSpec(("key",), None, on_timer, None, 0, 1 << 20, str(directory))
     made = KeyedOperator("count", function, NUMBERED, on_error, ("key",), memory=memory)
     return made.open()
 

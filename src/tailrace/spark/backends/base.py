@@ -18,7 +18,7 @@ from tailrace.errors import EnvironmentUnfit, FlowFailed
 from tailrace.spark.backends.stalls import Stalls
 from tailrace.spark.backends.telemetry import TelemetryServer
 from tailrace.spark.checkpoints.batch_log import BatchLog
-from tailrace.spark.health.failures import explained, may_quote
+from tailrace.spark.failures import explained, may_quote
 from tailrace.spark.jvm.java import has_ended
 from tailrace.spark.worker.telemetry import STALL_S
 from tailrace.spark.worker.watch import stack_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tailrace.plan import Plan
     from tailrace.profile.live import Sighting, Stretch
     from tailrace.profile.stall import Stall
-    from tailrace.spark.backends.slots import Share
+    from tailrace.spark.backends.slots import SlotShare
     from tailrace.spark.pipeline.trace import Pipeline
     from tailrace.spark.sinks import Sink
 
@@ -90,7 +90,7 @@ class Job:
     source_partitions: int | None = None
     redaction: bytes | None = field(default=None, repr=False)
     stall_s: float = STALL_S
-    share: Share | None = None
+    share: SlotShare | None = None
 
     @property
     def room(self) -> int:

@@ -33,7 +33,7 @@ MOST_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SlotClaim:
     """The slots that a flow holds as long as it runs, or ``MICROBATCH``."""
 
     flow: str
@@ -46,9 +46,9 @@ class Claims:
     def __init__(self) -> None:
         """Nothing is claimed yet."""
         self._lock = threading.Lock()
-        self._claims: dict[object, Claim] = {}
+        self._claims: dict[object, SlotClaim] = {}
 
-    def claim(self, owner: object, wanted: Claim, there: int) -> str | None:
+    def claim(self, owner: object, wanted: SlotClaim, there: int) -> str | None:
         """Claim slots in place of what the owner had; if they are not there, say so and do nothing.
 
         One that asks for no more than it has need not fit beside the others again: when a cluster
@@ -72,11 +72,11 @@ class Claims:
         with self._lock:
             self._claims.pop(owner, None)
 
-    def _others(self, owner: object) -> list[Claim]:
+    def _others(self, owner: object) -> list[SlotClaim]:
         return [claim for other, claim in self._claims.items() if other is not owner]
 
 
-def lacking(wanted: Claim, others: Sequence[Claim], there: int) -> str | None:
+def lacking(wanted: SlotClaim, others: Sequence[SlotClaim], there: int) -> str | None:
     """Why a claim does not fit beside others, and what to do; None if it does."""
     live = [other for other in others if other.held]
     held = sum(other.held for other in live)
@@ -106,7 +106,7 @@ def lacking(wanted: Claim, others: Sequence[Claim], there: int) -> str | None:
     )
 
 
-def _taken(claims: Sequence[Claim]) -> int:
+def _taken(claims: Sequence[SlotClaim]) -> int:
     """The slots that must be left to flows: what they hold, and one for all micro-batches."""
     return sum(claim.held for claim in claims) + any(not claim.held for claim in claims)
 
@@ -119,7 +119,7 @@ def _enough(slots: int) -> str:
     return f"local[{slots}] may have more than there are cores"
 
 
-def _names(claims: Sequence[Claim]) -> str:
+def _names(claims: Sequence[SlotClaim]) -> str:
     """The flows that have claims, and how many slots each holds."""
     shown = [
         f"'{claim.flow}' ({claim.held})" if claim.held else f"'{claim.flow}'"
@@ -132,7 +132,7 @@ def _names(claims: Sequence[Claim]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-class Share:
+class SlotShare:
     """What one run has of the slots of its session, under whichever plan."""
 
     def __init__(self, context: SparkContext, flow: str) -> None:
@@ -145,7 +145,7 @@ class Share:
     def claim(self, held: int) -> str | None:
         """Claim slots in place of those of the plan before; if they are not there, say why."""
         self._there = self._context.defaultParallelism
-        return self._claims.claim(self, Claim(self._flow, held), self._there)
+        return self._claims.claim(self, SlotClaim(self._flow, held), self._there)
 
     def wait_for(self, held: int, given_up: Callable[[], bool] = lambda: False) -> None:
         """Claim slots as soon as they are there; a local session has all it will ever have.

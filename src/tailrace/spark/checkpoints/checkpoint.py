@@ -13,7 +13,6 @@ from tailrace.errors import InputError
 from tailrace.model.keys.keytypes import rule_of
 from tailrace.model.keys.murmur import partition_of
 from tailrace.spark.checkpoints.batch_log import BatchLog
-from tailrace.spark.sinks.base import OnceSink
 from tailrace.state.manifest import KEYED, Changes, Layout, Manifest, changes, read_manifest
 from tailrace.state.partitions import partitions_of, prepare, spread_of
 from tailrace.state.place import state_place
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from tailrace.spark.sinks.base import Sink
     from tailrace.state.state import Key
 
 
@@ -167,22 +165,3 @@ def places(keys: Sequence[Key], partitions: int, kinds: tuple[str, ...]) -> list
     """Where Spark's exchange sends these keys."""
     kind: Any = kinds[0] if len(kinds) == 1 else kinds
     return [int(place) for place in partition_of(keys, partitions, kind)]
-
-
-def compare(
-    sinks: Mapping[str, Sink],
-    dead_letters: Sink | None,
-    log: BatchLog,
-    *,
-    after_restore: bool,
-) -> tuple[str, ...]:
-    """Compare what sinks have published with the log; what a report should say of it."""
-    if after_restore:
-        log.forget_commits()
-    log.check()
-    found: list[str] = []
-    for sink in (*sinks.values(), dead_letters):
-        if isinstance(sink, OnceSink):
-            complete = sink is not dead_letters
-            found += sink.follow(log, complete=complete, after_restore=after_restore)
-    return tuple(found)

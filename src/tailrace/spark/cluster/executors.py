@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tailrace.errors import EnvironmentUnfit
-from tailrace.spark.health.failures import told
+from tailrace.spark.failures import told
 from tailrace.spark.jvm.java import JAR
 from tailrace.spark.settings import conf_of
 from tailrace.spark.sinks import compute

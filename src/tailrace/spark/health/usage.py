@@ -45,7 +45,7 @@ cpu_seconds = _Clock().read
 """CPU seconds so far of this process and everything that it started, as far as it was seen."""
 
 
-class Meter:
+class UsageMeter:
     """Measures from when it is made until it is closed."""
 
     def __init__(self, slots: int) -> None:

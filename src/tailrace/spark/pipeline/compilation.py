@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StructType
 from tailrace.errors import InputError
 from tailrace.spark.pipeline.sending import require_sendable
 from tailrace.spark.worker.chain import LAST, READ, RESERVED, TAG, Chain
-from tailrace.spark.worker.keyed import KeyedOperator, Memory
+from tailrace.spark.worker.keyed import KeyedOperator, StateSpec
 from tailrace.state.partitions import home_of
 from tailrace.state.place import state_place
 
@@ -168,7 +168,7 @@ class Compilation:
         common = step.name, apply.function, schema, error, keyed_by, redact
         return apply.operator(*common) if memory is None else KeyedOperator(*common, memory=memory)
 
-    def _memory(self, apply: Apply) -> Memory | None:
+    def _memory(self, apply: Apply) -> StateSpec | None:
         if apply.memory is None or self.state_directory is None:
             return apply.memory
         home = home_of(state_place(self.state_directory, apply.step.name))

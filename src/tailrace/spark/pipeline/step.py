@@ -13,7 +13,7 @@ from tailrace.errors import InputError
 from tailrace.flow import OnError, Step
 from tailrace.spark.pipeline.compilation import current
 from tailrace.spark.worker.chain import LAST
-from tailrace.spark.worker.keyed import KeyedOperator, Memory
+from tailrace.spark.worker.keyed import KeyedOperator, StateSpec
 from tailrace.spark.worker.operator import BatchOperator, FlatOperator, RowOperator
 from tailrace.state.keyed import initial_maker
 from tailrace.units import duration_ms, size_bytes
@@ -34,7 +34,7 @@ class Apply:
     step: Step
     operator: type[Operator]
     function: Callable[..., Any]
-    memory: Memory | None = None
+    memory: StateSpec | None = None
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """Apply the step: as the flow under compilation decides, or on its own outside one."""
@@ -133,7 +133,7 @@ def keyed_step(
     initial_maker(name, state)  # refuses what cannot be a state
     made = _apply(KeyedOperator, name, function, schema, options)
     lateness_us = round(duration_ms(lateness) * 1e3)
-    memory = Memory(columns, state, on_timer, event, lateness_us, size_bytes(limit))
+    memory = StateSpec(columns, state, on_timer, event, lateness_us, size_bytes(limit))
     return replace(
         made,
         step=replace(made.step, keyed_by=columns, timed=on_timer is not None, formerly=formerly),

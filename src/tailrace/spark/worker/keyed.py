@@ -35,7 +35,7 @@ BORN_NOW = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class StateSpec:
     """What a keyed step remembers, and where: travels to the workers with the chain.
 
     Only a flow gives it a directory.
@@ -56,7 +56,7 @@ class KeyedOperator(Operator):
 
     kind = "keyed"
 
-    memory: Memory | None = None
+    memory: StateSpec | None = None
 
     def open(self) -> KeyedRun:
         """Open the state of the partition that this task has."""
@@ -75,7 +75,7 @@ class KeyedOperator(Operator):
 class KeyedRun:
     """One keyed step in one task, from the opening of its state to its writing."""
 
-    def __init__(self, operator: Operator, memory: Memory) -> None:
+    def __init__(self, operator: Operator, memory: StateSpec) -> None:
         """Open the state as it was when the batch before ended."""
         partition = task.partition()
         self._operator, self._memory = operator, memory

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.spark.checkpoints.batch_log import BatchLog
 from tailrace.spark.checkpoints.checkpoint import places
-from tailrace.spark.health.failures import explained
+from tailrace.spark.failures import explained
 from tailrace.spark.pipeline.trace import key_types_of
 from tailrace.spark.sources import open_source
 from tailrace.state.lock import sole_user

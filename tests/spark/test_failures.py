@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tailrace.errors import FlowFailed, InputError, StepFailed
-from tailrace.spark.health.failures import explained
+from tailrace.spark.failures import explained
 from tailrace.spark.worker.chain import LAST
 from tailrace.spark.worker.operator import FAILURE
 

@@ -12,14 +12,14 @@ from pyspark.sql import functions as sf
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.spark import sinks
 from tailrace.spark.checkpoints.batch_log import BatchLog
-from tailrace.spark.checkpoints.repartition import (
+from tailrace.spark.pipeline.step import keyed_step
+from tailrace.spark.repartition import (
     PARTITIONS,
     PROVIDER,
     ROCKSDB,
     SPARKS,
     repartition,
 )
-from tailrace.spark.pipeline.step import keyed_step
 from tailrace.spark.sources import replay
 from tailrace.state.partitions import partitions_of
 from tests.spark.collected import Files, plan_on
