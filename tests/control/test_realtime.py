@@ -1,4 +1,4 @@
-"""The loop of real-time mode, told by sightings and stretches that were made up."""
+"""The loop of real-time mode on made-up reports of tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tailrace.plan import Backend, Plan
 from tailrace.profile.batch import StepMeasure
 from tailrace.profile.calls import Calls
 from tailrace.profile.histogram import LogHistogram
-from tailrace.profile.live import Sighting, Stretch
+from tailrace.profile.live import ChainReport, SinkReport
 from tailrace.profile.moments import Moments
 from tailrace.report.data import Usage, report_of
 from tests.simulated import loop_of, plan_after, started
@@ -47,7 +47,7 @@ class Flowing:
     work_ms: float = 0.1
     per_hand_over: int = 2
 
-    def second(self, at_s: float, batch: int = 0) -> tuple[Sighting, Stretch]:
+    def second(self, at_s: float, batch: int = 0) -> tuple[SinkReport, ChainReport]:
         """What is said of one second, in the middle of it."""
         at_us = START_US + round((at_s + 0.5) * SECOND_US)
         entered, work = 2.0, self.work_ms
@@ -71,10 +71,10 @@ class Flowing:
             for i, name in enumerate("ab")
         }
         cpu_ms = 0.3 * handovers + 2 * work * self.rate
-        chain = Stretch(
+        chain = ChainReport(
             "a+b", batch, 0, at_us, at_us, handovers, self.rate, 1.0, entered, cpu_ms, steps
         )
-        return Sighting("sink", batch, 0, at_us, at_us, *moments), chain
+        return SinkReport("sink", batch, 0, at_us, at_us, *moments), chain
 
 
 def controlled(

@@ -21,7 +21,7 @@ from tailrace.policy.decision import Observation, Reading
 from tailrace.profile.batch import came
 from tailrace.profile.clock import Forward
 from tailrace.profile.interval import Interval, Intervals
-from tailrace.profile.leftovers import Leftovers
+from tailrace.profile.source_limit import SourceLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +85,7 @@ class BatchLoop(Loop[Interval, Intervals]):
         self._pool: ExecutorPool | None = None
         self._interval: Interval | None = None
         self._forward = Forward()
-        self._leftovers = Leftovers(most_records)
+        self._source_limit = SourceLimit(most_records)
         self._points: deque[BatchPoint] = deque(maxlen=HISTORY)
         self._ratios = _no_ratios()
         self._seen: Observation | None = None
@@ -114,7 +114,7 @@ class BatchLoop(Loop[Interval, Intervals]):
         return MicroBatchCosts(model, CPU_SHARE * model.fixed_ms, CPU_SHARE * model.per_record_ms)
 
     def _on_batch(self, batch: BatchMeasure) -> None:
-        batch = self._leftovers(self._forward(batch))
+        batch = self._source_limit(self._forward(batch))
         self._recent.append(batch)
         self.log.batches += 1
         self.recording.add_batch(batch)
@@ -228,7 +228,7 @@ class BatchLoop(Loop[Interval, Intervals]):
         predicted = self.model.latency_ms(ran_ms, rate, self.interval_ms, None)
         settled = not self._moving and not self._settling(interval.start_us)
         if 0 < predicted < math.inf and settled:
-            in_flow_ms = max(0.0, interval.latency_ms.mean - self._leftovers.late_ms)
+            in_flow_ms = max(0.0, interval.latency_ms.mean - self._source_limit.late_ms)
             self._ratios.append(in_flow_ms / predicted)
         batches, cpu_ms = batching.saving(self.model, rate, ran_ms, interval.every_ms)
         saved = self.log.saving
@@ -339,7 +339,7 @@ class BatchLoop(Loop[Interval, Intervals]):
                 seen,
                 plan=self.plan,
                 rate_per_s=rate,
-                most_records=self._leftovers.most_records,
+                most_records=self._source_limit.most_records,
                 behind=self._behind,
             )
             decision = batching.decide(seen)
@@ -402,9 +402,9 @@ class BatchLoop(Loop[Interval, Intervals]):
             intervals_since_change=self._since_change,
             latency_ratio=median(self._ratios),
             unsettled=self._wanted > self._slots or self._settling(interval.start_us),
-            most_records=self._leftovers.most_records,
+            most_records=self._source_limit.most_records,
             behind=self._behind,
-            late_ms=self._leftovers.late_ms,
+            late_ms=self._source_limit.late_ms,
         )
 
     def _reading(self, constraint: Constraint) -> Reading:
@@ -421,7 +421,7 @@ class BatchLoop(Loop[Interval, Intervals]):
         if path[0] != SOURCE:
             return Reading(constraint, verdict.value_ms, verdict.value_ms)
         along = interval.value_ms(replace(constraint, quantile=None), path)
-        fixed_ms, late_ms = along - interval.latency_ms.mean, self._leftovers.late_ms
+        fixed_ms, late_ms = along - interval.latency_ms.mean, self._source_limit.late_ms
         if late_ms < constraint.bound_ms:
             return Reading(constraint, verdict.value_ms, fixed_ms + late_ms)
         return Reading(constraint, max(0.0, verdict.value_ms - late_ms), fixed_ms)

@@ -24,7 +24,7 @@ from tailrace.policy.decision import Decision
 from tailrace.policy.realtime import ChainLoad, PathReading, RealTimeObservation
 from tailrace.policy.scaling import tasks
 from tailrace.profile.clock import Onward
-from tailrace.profile.live import LiveInterval, LiveIntervals, Sighting, Stretch
+from tailrace.profile.live import ChainReport, LiveInterval, LiveIntervals, SinkReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,12 +98,12 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         self._other_tasks = other_tasks
         self.recording = Recording(graph, slots)
         self._onward = Onward()
-        self._last: dict[tuple[str, int], Sighting] = {}
+        self._last: dict[tuple[str, int], SinkReport] = {}
         self._gaps_ms: deque[float] = deque(maxlen=GAPS)
         self._newest_batch = -1
         self._deviations = deque([USUAL_DEVIATION] * DEVIATIONS, maxlen=DEVIATIONS)
         self._seen: RealTimeObservation | None = None
-        self._recent: dict[tuple[str, int], deque[Stretch]] = {}
+        self._recent: dict[tuple[str, int], deque[ChainReport]] = {}
 
     def hear(self, event: Event) -> None:
         """Take in what a task says, or that time has passed."""
@@ -114,10 +114,10 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
                 self._room = self._slots if room is None else room
                 self._on_tick(at_us)
 
-    def _on_report(self, said: Sighting | Stretch) -> None:
+    def _on_report(self, said: SinkReport | ChainReport) -> None:
         lost_us = self._onward.lost_us
         said = replace(said, first_us=said.first_us + lost_us, last_us=said.last_us + lost_us)
-        if isinstance(said, Sighting):
+        if isinstance(said, SinkReport):
             self._see(said)
         else:
             self._keep(said)
@@ -144,24 +144,24 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
     def _all_intervals(self) -> list[LiveIntervals]:
         return [self._adjustment, *(track.intervals for track in self._tracks.values())]
 
-    def _see(self, sighting: Sighting) -> None:
+    def _see(self, report: SinkReport) -> None:
         """Note the gap where a task sees the first records of another batch."""
-        if sighting.batch > self._newest_batch:
-            self._newest_batch = sighting.batch
+        if report.batch > self._newest_batch:
+            self._newest_batch = report.batch
             self.log.batches += 1
-        place = sighting.sink, sighting.partition
+        place = report.sink, report.partition
         last = self._last.get(place)
-        if last is not None and sighting.batch == last.batch + 1:
-            self._gaps_ms.append((sighting.first_us - last.last_us) / 1e3)
+        if last is not None and report.batch == last.batch + 1:
+            self._gaps_ms.append((report.first_us - last.last_us) / 1e3)
             for intervals in self._all_intervals():
-                intervals.add_gap(last.last_us, sighting.first_us)
-        self._last[place] = sighting
+                intervals.add_gap(last.last_us, report.first_us)
+        self._last[place] = report
 
-    def _keep(self, stretch: Stretch) -> None:
+    def _keep(self, report: ChainReport) -> None:
         """Keep what a task said lately, and the one before, from whose end on it is counted."""
-        recent = self._recent.setdefault((stretch.chain, stretch.partition), deque())
-        recent.append(stretch)
-        while len(recent) > 2 and recent[1].last_us < stretch.last_us - RECENT_US:
+        recent = self._recent.setdefault((report.chain, report.partition), deque())
+        recent.append(report)
+        while len(recent) > 2 and recent[1].last_us < report.last_us - RECENT_US:
             recent.popleft()
 
     def _close(self, interval: LiveInterval) -> None:
@@ -209,10 +209,10 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         for chain in observation.chains:
             rates = [
                 rate
-                for (name, _), stretches in self._recent.items()
+                for (name, _), reports in self._recent.items()
                 if name == chain.chain
-                and stretches[-1].last_us >= now_us - 2 * RECENT_US
-                and (rate := _recent_rate(stretches, chain.rate_per_s, known_s)) > chain.rate_per_s
+                and reports[-1].last_us >= now_us - 2 * RECENT_US
+                and (rate := _recent_rate(reports, chain.rate_per_s, known_s)) > chain.rate_per_s
             ]
             if rates:
                 found[chain.chain] = max(rates) + AHEAD * (max(rates) - chain.rate_per_s)
@@ -311,11 +311,11 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         return PathReading(constraint, value_ms, chains, hops, 0.0, max(0.0, sink_ms))
 
 
-def _recent_rate(stretches: Sequence[Stretch], known_per_s: float, known_s: float) -> float:
+def _recent_rate(reports: Sequence[ChainReport], known_per_s: float, known_s: float) -> float:
     """The rate of what a task said lately, if clearly above the known one; else the known one."""
-    first, *later = stretches
-    span_s = (stretches[-1].last_us - first.last_us) / 1e6
+    first, *later = reports
+    span_s = (reports[-1].last_us - first.last_us) / 1e6
     if span_s <= 0:
         return known_per_s
-    rate = sum(stretch.records for stretch in later) / span_s
+    rate = sum(report.records for report in later) / span_s
     return rate if clear_rise(known_per_s, known_s, rate, span_s, LIKELY) else known_per_s

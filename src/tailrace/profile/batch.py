@@ -136,7 +136,7 @@ class BatchMeasure:
     was cut, and ``arrivals_known`` is False.
 
     ``left_ms`` is in how long a time the records came that it left at its source, which may give
-    at most so many to a batch; 0 if it took all (``leftovers.py``).
+    at most so many to a batch; 0 if it took all (``source_limit.py``).
     """
 
     batch_id: int

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.load import Trace
-from tailrace.profile.live import Sighting
+from tailrace.profile.live import SinkReport
 from tailrace.spark import sinks
 from tailrace.spark.pipeline.step import batch_step, step
 from tailrace.spark.worker.records import rows_of
@@ -123,7 +123,7 @@ def test_every_record_is_seen_once_at_the_end_whatever_stands_before_it(
         return made if behind is None else made.where(behind)
 
     flow = observed(pipeline, sinks.discard(), source=even_trace(COUNT, 1500))
-    seen: list[Sighting] = []
+    seen: list[SinkReport] = []
     with Running(spark, flow, plan=plan_on("realtime")) as running:
         server = running.run._backend._telemetry
         server._heard = heard(seen, server._heard)
@@ -136,9 +136,9 @@ def test_every_record_is_seen_once_at_the_end_whatever_stands_before_it(
         assert one.first_us <= one.last_us
 
 
-def heard(seen: list[Sighting], pass_on: Callable[[Any], None]) -> Callable[[Any], None]:
+def heard(seen: list[SinkReport], pass_on: Callable[[Any], None]) -> Callable[[Any], None]:
     def listen(said: Any) -> None:
-        seen.extend([said] if isinstance(said, Sighting) else [])
+        seen.extend([said] if isinstance(said, SinkReport) else [])
         pass_on(said)
 
     return listen

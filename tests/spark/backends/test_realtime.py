@@ -13,7 +13,7 @@ import pytest
 
 from tailrace.control.actions import SetChains, SetLifetimes
 from tailrace.errors import EnvironmentUnfit, InputError, StepFailed
-from tailrace.profile.live import Stretch
+from tailrace.profile.live import ChainReport
 from tailrace.spark import sinks
 from tailrace.spark.backends.realtime import has_lost_executor
 from tailrace.spark.checkpoints.batch_log import BatchLog
@@ -213,13 +213,13 @@ def test_the_latency_is_measured_while_a_batch_runs_and_its_parts_add_up(
 
 def test_a_longer_lifetime_reaches_running_tasks_without_a_restart(spark: SparkSession) -> None:
     flow = observed(a_step(lambda row: row.seq), sinks.discard(), source=even_trace(60_000, 1000))
-    heard: list[Stretch] = []
+    heard: list[ChainReport] = []
     with Running(spark, flow, plan=LIVE) as running:
         server = running.run._backend._telemetry
         pass_on = server._heard
 
         def listen(said: Any) -> None:
-            heard.extend([said] if isinstance(said, Stretch) else [])
+            heard.extend([said] if isinstance(said, ChainReport) else [])
             pass_on(said)
 
         server._heard = listen

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.profile.histogram import LogHistogram
-from tailrace.profile.live import Sighting, Stretch
+from tailrace.profile.live import ChainReport, SinkReport
 from tailrace.profile.stall import Stall
 from tailrace.spark.backends.telemetry import TelemetryServer
 from tailrace.spark.worker.meter import LONGEST_KEY, Meter
@@ -43,8 +43,8 @@ class Heard:
         self.server = TelemetryServer(context, self._hear, directory)
         self._mouth = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
-    def _hear(self, said: Sighting | Stretch | Stall) -> None:
-        if isinstance(said, Sighting) and said.batch == UNHEARD:
+    def _hear(self, said: SinkReport | ChainReport | Stall) -> None:
+        if isinstance(said, SinkReport) and said.batch == UNHEARD:
             raise ZeroDivisionError("nothing to divide by")
         self.said.append(said)
 
@@ -122,11 +122,11 @@ def test_the_token_of_another_run_is_not_ours(heard: Heard, tmp_path: Path) -> N
     assert other.said == []
 
 
-def test_a_sighting_arrives_as_it_was_said(heard: Heard) -> None:
+def test_a_sink_report_arrives_as_it_was_said(heard: Heard) -> None:
     heard.sight(0)
     heard.hears(1)
     (said,) = heard.said
-    assert isinstance(said, Sighting)
+    assert isinstance(said, SinkReport)
     assert (said.sink, said.batch, said.partition) == ("sink", 4, 1)
     assert (said.first_us, said.last_us) == (10, 20)
     assert (said.age_ms.count, said.age_ms.mean, said.age_ms.m2) == (2, 2.0, 2.0)
@@ -350,7 +350,7 @@ def test_what_a_chain_says_is_what_it_measured(heard: Heard) -> None:
     speaker.speak(handed, [first, second])
     heard.hears(1)
     (said,) = heard.said
-    assert isinstance(said, Stretch)
+    assert isinstance(said, ChainReport)
     assert (said.chain, said.batch, said.partition) == ("a+b", 0, 0)
     assert (said.handovers, said.records) == (2, 4)
     assert said.read_ms == pytest.approx((3_000 + 8_000) / 4 / 1e3)

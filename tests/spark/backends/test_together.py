@@ -12,7 +12,7 @@ import pytest
 
 from tailrace.control.actions import SetPartitions
 from tailrace.errors import EnvironmentUnfit, FlowFailed
-from tailrace.profile.live import Stretch
+from tailrace.profile.live import ChainReport
 from tailrace.spark import sinks
 from tailrace.spark.backends.slots import _claims_of
 from tailrace.spark.checkpoints.batch_log import BatchLog
@@ -62,17 +62,17 @@ class Heard(Running):
         flow = Flow(name, source, pipeline, sinks.discard(), mode="observe", warm_up=0)
         super().__init__(spark, flow, plan=plan)
         self.backend: Any = self.run._backend
-        self.stretches: list[Stretch] = []
+        self.chain_reports: list[ChainReport] = []
         self._pass_on = self.backend._telemetry._heard
         self.backend._telemetry._heard = self._listen
 
     def _listen(self, said: Any) -> None:
-        if isinstance(said, Stretch) and said.records:
-            self.stretches.append(said)
+        if isinstance(said, ChainReport) and said.records:
+            self.chain_reports.append(said)
         self._pass_on(said)
 
     def per_hand_over(self, last: int = 4) -> float:
-        some = self.stretches[-last:]
+        some = self.chain_reports[-last:]
         return sum(s.records for s in some) / max(1, sum(s.handovers for s in some))
 
     def behind_the_shuffle_ms(self, batch: int, last: int = 4) -> float:
@@ -80,7 +80,7 @@ class Heard(Running):
 
         The first ones that a batch gets have waited for it, and do not count.
         """
-        ages = [s.read_ms for s in self.stretches if s.chain == "b" and s.batch >= batch]
+        ages = [s.read_ms for s in self.chain_reports if s.chain == "b" and s.batch >= batch]
         return fmean(ages[-last:]) if len(ages) >= 2 * last else 0.0
 
     def begin_another_batch(self) -> int:
@@ -116,13 +116,13 @@ def test_flows_whose_steps_have_the_same_names_have_lifetimes_of_their_own(
         patient = stack.enter_context(Heard(spark, "patient", same_step, slow, 1000))
         until(lambda: patient.per_hand_over() > 20, "hand-overs of a tenth of a second")
         hasty = stack.enter_context(Heard(spark, "hasty", same_step, quick, 1000))
-        until(lambda: len(hasty.stretches) >= 6, "both flows")
-        patient.stretches.clear()
-        until(lambda: len(patient.stretches) >= 6, "both flows")
+        until(lambda: len(hasty.chain_reports) >= 6, "both flows")
+        patient.chain_reports.clear()
+        until(lambda: len(patient.chain_reports) >= 6, "both flows")
         assert patient.per_hand_over(6) > 4 * hasty.per_hand_over()
         hasty.run.stop()
-        patient.stretches.clear()
-        until(lambda: len(patient.stretches) >= 6, "the one that is left")
+        patient.chain_reports.clear()
+        until(lambda: len(patient.chain_reports) >= 6, "the one that is left")
         assert patient.per_hand_over(6) > 4 * hasty.per_hand_over()
 
 
@@ -135,7 +135,7 @@ def test_flows_of_one_session_have_flush_intervals_of_their_own(spark: SparkSess
 
     with ExitStack() as stack:
         patient = stack.enter_context(Heard(spark, "patient", same_steps, slow, 200))
-        until(lambda: patient.stretches, "the first flow")
+        until(lambda: patient.chain_reports, "the first flow")
         hasty = stack.enter_context(Heard(spark, "hasty", same_steps, quick, 200))
         until(lambda: hasty.behind_the_shuffle_ms(0) > 0, "the second flow")
         batch = patient.begin_another_batch()  # its tasks start after those of the other

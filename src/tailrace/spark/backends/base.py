@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tailrace.errors import TailraceError
     from tailrace.flow import Graph
     from tailrace.plan import Plan
-    from tailrace.profile.live import Sighting, Stretch
+    from tailrace.profile.live import ChainReport, SinkReport
     from tailrace.profile.stall import Stall
     from tailrace.spark.backends.slots import SlotShare
     from tailrace.spark.pipeline.trace import Pipeline
@@ -219,7 +219,7 @@ class SparkBackend(ABC):
         """Look whether the query goes on, once a second."""
 
     @abstractmethod
-    def _hear(self, said: Sighting | Stretch | Stall) -> None:
+    def _hear(self, said: SinkReport | ChainReport | Stall) -> None:
         """Take in what a task said."""
 
     def _release(self) -> None:

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.profile.histogram import LogHistogram
-from tailrace.profile.live import Sighting, Stretch
+from tailrace.profile.live import ChainReport, SinkReport
 from tailrace.profile.moments import Moments
 from tailrace.profile.stall import Stall
 from tailrace.spark.backends.arrivals import measured
@@ -39,7 +39,7 @@ MOST_BINS = 10_000
 
 LONGEST_TEXT = 2_000
 
-Said = Sighting | Stretch | Stall | None
+Said = SinkReport | ChainReport | Stall | None
 """None is a task that lives."""
 
 
@@ -75,17 +75,17 @@ def read(message: dict[str, Any]) -> Said:
         ValueError: If anything is missing, or is not what it must be.
     """
     if "sink" in message:
-        return _sighting(message)
+        return _sink_report(message)
     if "stalled" in message:
         return _stall(message)
     if "alive" in message:
         return None
-    return _stretch(message)
+    return _chain_report(message)
 
 
-def _sighting(message: dict[str, Any]) -> Sighting:
+def _sink_report(message: dict[str, Any]) -> SinkReport:
     first_us, last_us = _span(message)
-    return Sighting(
+    return SinkReport(
         _text(message, "sink"),
         _batch(message),
         _count(message, "partition"),
@@ -96,10 +96,10 @@ def _sighting(message: dict[str, Any]) -> Sighting:
     )
 
 
-def _stretch(message: dict[str, Any]) -> Stretch:
+def _chain_report(message: dict[str, Any]) -> ChainReport:
     first_us, last_us = _span(message)
     records, partition = _count(message, "records"), _count(message, "partition")
-    return Stretch(
+    return ChainReport(
         _text(message, "chain"),
         _batch(message),
         partition,

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tailrace.control.events import Event
     from tailrace.flow import Graph
     from tailrace.plan import Plan
-    from tailrace.profile.live import Sighting, Stretch
+    from tailrace.profile.live import ChainReport, SinkReport
     from tailrace.spark.cluster.executors import Executors
     from tailrace.spark.sinks import Publish, Sink
     from tailrace.spark.worker.meter import Meters
@@ -250,7 +250,7 @@ class MicroBatch(SparkBackend):
         batch = self._phases.batch
         return super()._at_hand() if batch is None else batch
 
-    def _hear(self, said: Sighting | Stretch | Stall) -> None:
+    def _hear(self, said: SinkReport | ChainReport | Stall) -> None:
         """Take in that a step hangs; what was measured comes with the batch."""
         if isinstance(said, Stall):
             self.stalls.hear(said)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tailrace.flow import Graph
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
-    from tailrace.profile.live import Sighting, Stretch
+    from tailrace.profile.live import ChainReport, SinkReport
     from tailrace.spark.sinks import Sink
 
 _LOG = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class RealTime(SparkBackend):
             found.append(f"Batches that had to wait for free slots: {batches}.")
         return tuple(found)
 
-    def _hear(self, said: Sighting | Stretch | Stall) -> None:
+    def _hear(self, said: SinkReport | ChainReport | Stall) -> None:
         if isinstance(said, Stall):
             self.stalls.hear(said)
         else:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
-    from tailrace.profile.live import Sighting, Stretch
+    from tailrace.profile.live import ChainReport, SinkReport
     from tailrace.profile.stall import Stall
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class TelemetryServer:
     def __init__(
         self,
         context: SparkContext,
-        heard: Callable[[Sighting | Stretch | Stall], None],
+        heard: Callable[[SinkReport | ChainReport | Stall], None],
         letters: Path,
         stall_s: float = STALL_S,
     ) -> None:

@@ -19,7 +19,7 @@ IN_A_ROW = 3
 """So many batches of one size are no chance."""
 
 
-class Leftovers:
+class SourceLimit:
     """Passes batches on, each with what it left behind (``left_ms``) as far as that is known.
 
     If the records of a batch had come before the last cut, most of them, then that one did not

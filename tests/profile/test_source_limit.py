@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tailrace.plan import Plan
 from tailrace.profile.batch import MOST_PER_READ, BatchMeasure, came
 from tailrace.profile.histogram import LogHistogram
-from tailrace.profile.leftovers import IN_A_ROW, Leftovers
 from tailrace.profile.moments import Moments
+from tailrace.profile.source_limit import IN_A_ROW, SourceLimit
 
 
 def cut(at_ms: float, arrivals_ms: list[float]) -> BatchMeasure:
@@ -65,17 +65,17 @@ def test_what_a_source_holds_back_is_known_by_the_ages_of_records(
 ) -> None:
     cuts_ms = np.cumsum(gaps_ms).tolist()
     arrivals = np.arange(0, cuts_ms[-1], each_ms, dtype=float).tolist()
-    source, leftovers = Source(arrivals, most, late_ms), Leftovers(most if told else None)
+    source, limit = Source(arrivals, most, late_ms), SourceLimit(most if told else None)
     seen, full = list[BatchMeasure](), 0
     for at_ms in cuts_ms:
         plain, left = source.batch(at_ms)
-        batch = leftovers(plain)
+        batch = limit(plain)
         longest_ms = left * each_ms + late_ms + each_ms
         assert batch.left_ms <= longest_ms + most * each_ms / 2
         full = full + 1 if left * each_ms > most * each_ms + 2 * max(gaps_ms) else 0
         if full > (1 if told else IN_A_ROW):
             assert batch.left_ms == pytest.approx(longest_ms, abs=2 * each_ms + late_ms)
-            assert leftovers.most_records == most
+            assert limit.most_records == most
             records, seconds = came([seen[-1], batch])
             read_s = (batch.planned_us - seen[-1].planned_us) / 1e6
             expected = min(1e3 / each_ms, MOST_PER_READ * records / read_s)
@@ -91,30 +91,30 @@ def test_records_that_come_late_are_none_that_are_held_back(
     """Batches as they fall: of a second at first, and then back to back, which tells."""
     random = np.random.default_rng(1)
     arrivals = np.cumsum(random.exponential(2.0, 30_000)).tolist()
-    source, leftovers = Source(arrivals, None, late_ms), Leftovers(told)
+    source, limit = Source(arrivals, None, late_ms), SourceLimit(told)
     at_ms = late_ms
     for number in range(200):
         at_ms += 1_000 if number < 10 else 150 + 20 * random.random()
-        left_ms = leftovers(source.batch(at_ms)[0]).left_ms
+        left_ms = limit(source.batch(at_ms)[0]).left_ms
         assert not left_ms or (told is None and number < 10)
-    assert leftovers.most_records == told
+    assert limit.most_records == told
 
 
 def test_a_limit_that_is_lifted_is_forgotten() -> None:
     arrivals = np.arange(0, 100_000, 10, dtype=float).tolist()
-    source, leftovers = Source(arrivals, 20), Leftovers()
+    source, limit = Source(arrivals, 20), SourceLimit()
     for at_s in range(1, 20):
-        leftovers(source.batch(1e3 * at_s)[0])
-    assert leftovers.most_records == 20
+        limit(source.batch(1e3 * at_s)[0])
+    assert limit.most_records == 20
     source.most = None
     batch, left = source.batch(20_500)
-    assert (leftovers(batch).left_ms, left) == (0, 0)
-    assert leftovers.most_records is None
+    assert (limit(batch).left_ms, left) == (0, 0)
+    assert limit.most_records is None
 
 
 def test_a_batch_without_records_tells_nothing() -> None:
-    leftovers = Leftovers(2)
+    limit = SourceLimit(2)
     full, empty = cut(0, [-9_000.0, -8_500.0]), cut(100, [])
-    leftovers(full)
-    assert leftovers(empty) == empty
-    assert leftovers(cut(200, [-8_000.0, -7_500.0])).left_ms == pytest.approx(7_450)
+    limit(full)
+    assert limit(empty) == empty
+    assert limit(cut(200, [-8_000.0, -7_500.0])).left_ms == pytest.approx(7_450)
