@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import subprocess
@@ -11,7 +12,7 @@ import traceback
 from collections import deque
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from py4j.protocol import Py4JJavaError
 from pyspark import cloudpickle
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from tailrace.flow import Graph
+    from tailrace.policy.scaling.sizing import Scaler
     from tailrace.spark.run import Run
 
 
@@ -58,16 +60,11 @@ def find_flow(target: str) -> Flow:
     path, colon, name = target.rpartition(":")
     if not colon or not path or not name:
         raise InputError(f"'{target}' does not name a flow: write FILE:FLOW, as in job.py:flow.")
-    size = _size(Path(path))
-    if size is None:
-        raise InputError(f"There is no file {path}: name the Python file that declares the flow.")
-    if size > MOST_SOURCE_BYTES:
-        raise InputError(f"{path} is too long for a Python file: name the one with the flow.")
-    module = _module(Path(path))
-    with _naming_the_line(path):
+    module = _file(path, "flow")
+    with naming_the_line(path):
         found = getattr(module, name, None)
     if callable(found) and not isinstance(found, Flow):
-        with _naming_the_line(path):
+        with naming_the_line(path):
             found = found()
     if not isinstance(found, Flow):
         flows = [key for key, value in vars(module).items() if isinstance(value, Flow)]
@@ -75,6 +72,51 @@ def find_flow(target: str) -> Flow:
             f"{path} declares no flow '{name}': it declares {', '.join(flows) or 'none'}."
         )
     return found
+
+
+def find_scaler(target: str) -> Scaler:
+    """The scaler that ``FILE:NAME`` or ``MODULE:NAME`` speaks of; ``NAME`` may be what makes it."""
+    place, _, name = target.rpartition(":")
+    if not place or not name:
+        raise InputError(
+            f"'{target}' does not name a scaler: write FILE:SCALER, as in mine.py:Careful."
+        )
+    module = _file(place, "scaler") if place.endswith(".py") else _installed_module(place)
+    with naming_the_line(place):
+        found = getattr(module, name, None)
+        if isinstance(found, type) or (callable(found) and not hasattr(found, "decide")):
+            found = found()
+        decides = callable(getattr(found, "decide", None)) and hasattr(found, "name")
+    if not decides:
+        raise InputError(
+            f"{place} has no scaler '{name}': a scaler has a name and decide(load), which returns "
+            "a Move."
+        )
+    return cast("Scaler", found)
+
+
+def _file(path: str, what: str) -> ModuleType:
+    """The module of a file that declares a flow or the like."""
+    size = _size(Path(path))
+    if size is None:
+        raise InputError(f"There is no file {path}: name the Python file that declares the {what}.")
+    if size > MOST_SOURCE_BYTES:
+        raise InputError(f"{path} is too long for a Python file: name the one with the {what}.")
+    return _module(Path(path))
+
+
+def _installed_module(name: str) -> ModuleType:
+    """A module that Python finds by its name."""
+    try:
+        with naming_the_line(name):
+            return importlib.import_module(name)
+    except InputError as error:
+        if isinstance(error.__cause__, ImportError | TypeError | ValueError):
+            raise InputError(
+                f"Python finds no module {name}: name a file that ends in .py, or a module that "
+                "is installed."
+            ) from error
+        raise
 
 
 def _size(path: Path) -> int | None:
@@ -98,13 +140,13 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     send_by_value(module)
-    with _naming_the_line(str(path)):
+    with naming_the_line(str(path)):
         spec.loader.exec_module(module)
     return module
 
 
 @contextmanager
-def _naming_the_line(file: str | None = None) -> Iterator[None]:
+def naming_the_line(file: str | None = None) -> Iterator[None]:
     """Turn whatever a user's code raises into one sentence that names the line, or the file."""
     try:
         yield
@@ -158,7 +200,7 @@ def run(
         flow.redact = flow.redact or redact
         if plain:
             flow.mode = Mode.OBSERVE
-        with _naming_the_line():
+        with naming_the_line():
             plan = unchained if plain else None
             running = flow.start(spark, plan=plan, after_restore=after_restore)
         with ctrl_c(running.hurry) as asked_to_end:
