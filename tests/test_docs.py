@@ -192,6 +192,17 @@ def test_the_index_leads_to_every_guide() -> None:
     assert guides <= linked
 
 
+def test_the_changelog_has_what_is_to_come_and_a_section_for_each_release() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    first, *releases = re.findall(r"^## \[(.+?)\](.*)$", text, re.MULTILINE)
+    assert first == ("Unreleased", "")
+    assert released["project"]["version"] == releases[0][0]
+    assert all(re.fullmatch(r" - \d{4}-\d\d-\d\d", date) for _, date in releases)
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= kinds
+
+
 # --- figures ---------------------------------------------------------------------------------
 
 
