@@ -132,9 +132,9 @@ def _scaler(given: str | None) -> tuple[str | Scaler | None, AbstractContextMana
     """A scaler by its name, or one of the user's, with what locates the errors of that one."""
     if given is None or ":" not in given:
         return given, nullcontext()
-    from tailrace.spark import running  # noqa: PLC0415 - pyspark takes its time
+    from tailrace.spark import from_file  # noqa: PLC0415 - pyspark takes its time
 
-    return running.find_scaler(given), running.naming_the_line(given)
+    return from_file.find_scaler(given), from_file.naming_the_line(given)
 
 
 def _executors(text: str | None) -> tuple[int, int] | int | None:
