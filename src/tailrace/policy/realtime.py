@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tailrace.errors import ConstraintError
 from tailrace.model.realtime import Boundary, FlowModel, HandOver, HandOverModel
 from tailrace.plan import FLUSH_MS
+from tailrace.profile.costs import USUAL_HAND_OVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +91,7 @@ class RealTimeObservation:
     readings: tuple[PathReading, ...]
     chains: tuple[ChainLoad, ...]
     flush_ms: float = SHORTEST_FLUSH_MS
-    gap_ms: float = 50.0
+    gap_ms: float = USUAL_HAND_OVER.gap_ms
     length_ms: float = SHORTEST_BATCH_MS
     noise: float = 0.0
     recovery_ms: float = 60_000.0

@@ -12,7 +12,8 @@ from tailrace.errors import InputError
 from tailrace.model.capacity import capacity
 from tailrace.model.predict import Predictor
 from tailrace.plan import Backend, Plan
-from tailrace.profile.profile import BatchCosts, HandOverCosts, Latency, Profile, StepProfile
+from tailrace.profile.costs import BatchCosts, HandOverCosts
+from tailrace.profile.profile import Latency, Profile, StepProfile
 from tailrace.spark.validation.cross_validation import Case, Overloaded, Runs, judged
 from tailrace.spark.validation.validate import SHAPES, UTILISATIONS, again, table
 
