@@ -64,6 +64,7 @@ bench-predict: setup
 # picks. It goes on where it was interrupted; make clean forgets.
 bench-scale: setup
 	$(BIN)/python -m bench scale --keep out/scale.jsonl --out bench/results/scale.json
+	$(BIN)/python -m bench rehearse --keep out/rehearse.jsonl --out bench/results/rehearse.json
 	$(BIN)/python -m bench stela --out bench/results/stela.json
 	$(BIN)/python -m docs.figures
 

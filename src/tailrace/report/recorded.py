@@ -48,7 +48,7 @@ def read_recorded(path: Path) -> Recorded:
 
 def _number(path: Path, found: Any, name: str, least: float, most: float) -> float:
     """A number of a report, or of one of its intervals."""
-    value = found.get(name) if isinstance(found, dict) else found
+    value = found.get(name) if isinstance(found, dict) else None
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or value is None or not least <= value <= most:
         raise InputError(
