@@ -443,8 +443,8 @@ STATED = (
     ("docs/scaling.md", f"are there after {executors.PATIENCE_S:g} s:"),
     ("docs/scaling.md", f"during the next {scaling.CONTENT} intervals"),
     ("docs/scaling.md", f"nor for {batches.SETTLING_US / 1e6:g} seconds after"),
-    ("docs/scaling.md", f"and is `{DEFAULT}` unless told"),
-    ("docs/scaling.md", f"which is {Priorities().resource:g} unless told"),
+    ("docs/scaling.md", f"the default, `{DEFAULT}`, looks ahead"),
+    ("docs/scaling.md", f"which is {Priorities().resource:g} by default"),
 )
 
 
