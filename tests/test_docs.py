@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer.main
 
-from bench import NAMES, benchmark
+from bench import NAMES, benchmark, floor, kafka, scale
 from bench import __main__ as laboratory
 from docs import figures
 from tailrace import outside
@@ -415,6 +415,11 @@ STATED = (
     ("README.md", f"a JDK {java.OLDEST} or later"),
     ("README.md", f"each side for {default_of('demo', 'seconds'):g} seconds"),
     ("README.md", f"in `{default_of('demo', 'out')}`"),
+    ("docs/benchmarks.md", f"steps that do nothing, at {floor.RATE_PER_S:,} records/s"),
+    ("docs/benchmarks.md", f"a keyed count at {kafka.RATE_PER_S:,} records/s"),
+    ("docs/benchmarks.md", f"waits {scale.WAIT_MS:g} ms for each record"),
+    ("docs/benchmarks.md", f"on 1 to {scale.MOST} executors"),
+    ("docs/benchmarks.md", f"a mean within {scale.BOUND_MS / 1e3:g} s"),
     ("docs/measuring.md", f"one record in {meter.SAMPLE_EVERY} of each Arrow batch"),
     ("docs/measuring.md", f"{4 * meter.MOST_KEYS} goes on with the {meter.MOST_KEYS} most"),
     (
