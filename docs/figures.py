@@ -286,7 +286,8 @@ def _by_topology(made: Iterable[str]) -> dict[str, list[float]]:
 def _validate_in_short(result: Result) -> Row:
     found = result["mean"]
     error = f"{found['median_abs_error']:.1%} off in the median, 9 in 10 within"
-    what = f"{result['predictions']} predictions of a mean latency, against runs on Spark"
+    topologies = len(_by_topology(result["made"]))
+    what = f"Mean latency of {topologies} known topologies, {result['predictions']} predictions"
     return what, f"{error} {found['p90_abs_error']:.1%}", "-"
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer.main
 
-from bench import NAMES, benchmark
+from bench import NAMES, benchmark, floor, kafka, scale
 from bench import __main__ as laboratory
 from docs import figures
 from tailrace import outside
@@ -382,7 +382,8 @@ def test_the_figures_of_the_readme_are_those_of_their_benchmarks(tmp_path: Path)
     assert "p50 and p99 | 4 ms and 12 ms | 3 ms and 9 ms without the gaps" in table
     assert "222 ms, kept in 97% of intervals, 3 CPU seconds per million records | 11 CPU" in table
     assert "97% of intervals, 3,840 core-seconds | 5,400 core-seconds on 6 executors" in table
-    assert "6.0% off in the median, 9 in 10 within 15.0% |" in table
+    predicted = "Mean latency of 1 known topologies, 500 predictions | 6.0% off in the median"
+    assert f"{predicted}, 9 in 10 within 15.0% |" in table
 
 
 def test_without_results_the_readme_has_a_header_and_nothing_else(tmp_path: Path) -> None:
@@ -417,6 +418,11 @@ STATED = (
     ("README.md", f"a JDK {java.OLDEST} or later"),
     ("README.md", f"each side for {default_of('demo', 'seconds'):g} seconds"),
     ("README.md", f"in `{default_of('demo', 'out')}`"),
+    ("docs/benchmarks.md", f"steps that do nothing, at {floor.RATE_PER_S:,} records/s"),
+    ("docs/benchmarks.md", f"a keyed count at {kafka.RATE_PER_S:,} records/s"),
+    ("docs/benchmarks.md", f"waits {scale.WAIT_MS:g} ms for each record"),
+    ("docs/benchmarks.md", f"on 1 to {scale.MOST} executors"),
+    ("docs/benchmarks.md", f"a mean within {scale.BOUND_MS / 1e3:g} s"),
     ("docs/measuring.md", f"one record in {meter.SAMPLE_EVERY} of each Arrow batch"),
     ("docs/measuring.md", f"{4 * meter.MOST_KEYS} goes on with the {meter.MOST_KEYS} most"),
     (
@@ -446,8 +452,8 @@ STATED = (
     ("docs/scaling.md", f"are there after {executors.PATIENCE_S:g} s:"),
     ("docs/scaling.md", f"during the next {scaling.CONTENT} intervals"),
     ("docs/scaling.md", f"nor for {batches.SETTLING_US / 1e6:g} seconds after"),
-    ("docs/scaling.md", f"and is `{DEFAULT}` unless told"),
-    ("docs/scaling.md", f"which is {Priorities().resource:g} unless told"),
+    ("docs/scaling.md", f"the default, `{DEFAULT}`, looks ahead"),
+    ("docs/scaling.md", f"which is {Priorities().resource:g} by default"),
 )
 
 
