@@ -27,10 +27,11 @@ NAMES = (
     "simulator",
     "predict",
     "scale",
+    "rehearse",
     "stela",
 )
 
-LONG = ("scale",)
+LONG = ("scale", "rehearse")
 """Those that keep what they have done in a file."""
 
 

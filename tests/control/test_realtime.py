@@ -11,13 +11,13 @@ import pytest
 from tailrace.control import Controller, Mode
 from tailrace.control.events import Ended, TasksReported, Tick
 from tailrace.control.judging import EARLY, FINE
-from tailrace.control.realtime import USUAL_GAP_MS
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import Constraint
 from tailrace.plan import Backend, Plan
 from tailrace.policy.decision import known
 from tailrace.profile.batch import StepMeasure
 from tailrace.profile.calls import Calls
+from tailrace.profile.costs import USUAL_HAND_OVER
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.live import ChainReport, SinkReport
 from tailrace.profile.moments import Moments
@@ -249,7 +249,7 @@ def test_batches_that_do_not_follow_each_other_show_no_gap() -> None:
     controller.handle(Tick(START_US + 9 * SECOND_US))
     costs = loop_of(controller).costs()
     assert costs is not None
-    assert costs.gap_ms == USUAL_GAP_MS
+    assert costs.gap_ms == USUAL_HAND_OVER.gap_ms
 
 
 def test_the_costs_of_a_hand_over_are_what_is_left_of_its_cpu_time() -> None:

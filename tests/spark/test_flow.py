@@ -17,11 +17,11 @@ from tailrace.plan import Plan
 from tailrace.policy import order
 from tailrace.policy.decision import Decision, Observation
 from tailrace.spark import sinks
+from tailrace.spark.pipeline.compilation import Compilation
+from tailrace.spark.pipeline.step import flat_step, step
+from tailrace.spark.pipeline.trace import outputs_of
 from tailrace.spark.sources import most_records, replay
-from tailrace.spark.step import Compilation, flat_step, step
-from tailrace.spark.trace import outputs_of
-
-from .flows import (
+from tests.spark.flows import (
     APART,
     COUNT,
     PAIR,
@@ -35,7 +35,7 @@ from .flows import (
     three_steps,
     total,
 )
-from .support import by_value, even_trace, until
+from tests.spark.support import by_value, even_trace, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

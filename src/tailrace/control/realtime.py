@@ -23,6 +23,7 @@ from tailrace.policy.backend import RealTimeCosts
 from tailrace.policy.decision import ChainLoad, Observation, Reading, RealTimeState, known
 from tailrace.policy.rise import LIKELY, clear_rise
 from tailrace.profile.clock import Onward
+from tailrace.profile.costs import USUAL_HAND_OVER
 from tailrace.profile.live import ChainReport, LiveInterval, LiveIntervals, SinkReport
 
 if TYPE_CHECKING:
@@ -37,14 +38,7 @@ if TYPE_CHECKING:
     from tailrace.plan import Plan
     from tailrace.profile.live import HandOverMeasure
 
-PER_RECORD_MS = 0.002
-"""What handing over a record costs by itself, beside the fixed cost of a hand-over: measured
-once, small, and hard to tell apart from the fixed part in a running flow."""
-
 LEAST_FIXED_MS = 0.02
-
-USUAL_GAP_MS = 50.0
-"""The gap between two batches, until one has been seen."""
 
 GAPS = 5
 
@@ -248,7 +242,7 @@ class RealTimeLoop:
                     self._load(chain, handed[chain_name(chain)], work, computed, interval.every_ms)
                     for chain in names
                 ),
-                median(self._gaps_ms) if self._gaps_ms else USUAL_GAP_MS,
+                median(self._gaps_ms) if self._gaps_ms else USUAL_HAND_OVER.gap_ms,
                 self._recovery_ms,
                 other_tasks=self._other_tasks,
             ),
@@ -264,7 +258,8 @@ class RealTimeLoop:
     ) -> ChainLoad:
         name = chain_name(chain)
         overhead_ms = handed.cpu_ms - sum(computed.get(step, 0.0) for step in chain)
-        fixed_ms = (overhead_ms - PER_RECORD_MS * handed.records) / max(1, handed.handovers)
+        overhead_ms -= USUAL_HAND_OVER.per_record_ms * handed.records
+        fixed_ms = overhead_ms / max(1, handed.handovers)
         fixed_ms += sum(work[step][0] for step in chain if step in work)
         return ChainLoad(
             name,
@@ -272,7 +267,7 @@ class RealTimeLoop:
             handed.entered_ms - handed.read_ms,
             handed.records / max(1, handed.handovers),
             max(LEAST_FIXED_MS, fixed_ms),
-            PER_RECORD_MS,
+            USUAL_HAND_OVER.per_record_ms,
             {step: work[step][1] if step in work else 0.0 for step in chain},
         )
 

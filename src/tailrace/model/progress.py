@@ -24,7 +24,8 @@ from tailrace.goals import SINK, SOURCE
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
 from tailrace.outside import LARGEST, MOST_MS, MOST_TASKS, shown
 from tailrace.plan import Plan
-from tailrace.profile.profile import BatchCosts, Origin, Profile, StepProfile
+from tailrace.profile.costs import BatchCosts
+from tailrace.profile.profile import Origin, Profile, StepProfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

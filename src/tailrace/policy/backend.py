@@ -15,6 +15,7 @@ from tailrace.model.microbatch import BatchModel
 from tailrace.model.realtime import Boundary, FlowModel, HandOver, HandOverModel
 from tailrace.plan import Backend
 from tailrace.policy.decision import NO_STREAKS, Alternative, Decision, Streaks, known
+from tailrace.profile.costs import USUAL_BATCH, USUAL_HAND_OVER
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
@@ -72,12 +73,18 @@ class RealTimeCosts:
     measured: bool = True
 
 
-MICROBATCH_PRIOR = MicroBatchCosts(BatchModel(40.0, 0.005), 42.0, 0.0055, measured=False)
-"""As measured on two cores with trivial steps: the time of a batch, and the line through the CPU
-seconds of 0.3 to 35 batches a second (``bench/results/batching.json``)."""
-
-REALTIME_PRIOR = RealTimeCosts((HandOverModel(0.2, 0.002),), 50.0, measured=False)
-"""As measured on the same machine: 5,000 hand-overs a second, and gaps of 30 to 110 ms."""
+MICROBATCH_PRIOR = MicroBatchCosts(
+    BatchModel(USUAL_BATCH.fixed_ms, USUAL_BATCH.per_record_ms),
+    USUAL_BATCH.cpu_ms,
+    USUAL_BATCH.cpu_record_ms,
+    measured=False,
+)
+REALTIME_PRIOR = RealTimeCosts(
+    (HandOverModel(USUAL_HAND_OVER.fixed_ms, USUAL_HAND_OVER.per_record_ms),),
+    USUAL_HAND_OVER.gap_ms,
+    measured=False,
+)
+"""What is usual for trivial steps."""
 
 
 @dataclass(frozen=True, slots=True)

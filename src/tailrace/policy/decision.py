@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.errors import ConstraintError, InputError
 from tailrace.model.realtime import HandOverModel
+from tailrace.profile.costs import USUAL_HAND_OVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -138,7 +139,7 @@ class RealTimeState:
     """
 
     chains: tuple[ChainLoad, ...] = ()
-    gap_ms: float = 50.0
+    gap_ms: float = USUAL_HAND_OVER.gap_ms
     recovery_ms: float = 60_000.0
     rising: bool = False
     other_tasks: int = 1
