@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.control import Controller, Mode, judging
+from tailrace.control import Controller, Mode, judge
 from tailrace.control.actions import (
     SetChains,
     SetExecutors,
@@ -141,7 +141,7 @@ def test_a_backend_is_chosen_after_every_interval_also_when_the_oldest_are_forgo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A log holds so many intervals; its length told of no new one after a day."""
-    monkeypatch.setattr(judging, "REMEMBERED", 2)
+    monkeypatch.setattr(judge, "REMEMBERED", 2)
     switching = Chosen(Backend.MICROBATCH)
     controller = started(Controller(FLOW, (GOAL,), switching=switching), first_plan(FLOW, 200.0, 2))
     for batch in batches():

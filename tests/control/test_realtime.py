@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.control import Controller, Mode
 from tailrace.control.events import Ended, TasksReported, Tick
-from tailrace.control.judging import EARLY, FINE
+from tailrace.control.judge import EARLY, FINE
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import Constraint
 from tailrace.plan import Backend, Plan

@@ -20,7 +20,7 @@ from tailrace.model.forecasting.forecast import (
     find_season,
     forecast,
 )
-from tailrace.model.forecasting.smoothing import Method, State, smooth
+from tailrace.model.forecasting.smoothing import Method, Smoothed, smooth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -155,7 +155,7 @@ def test_the_recursion_is_that_of_the_textbook_for_every_candidate(
     divide: bool,
 ) -> None:
     count = len(candidates)
-    start = State(
+    start = Smoothed(
         np.full(count, 100.0), np.full(count, 0.5), np.tile(np.array(season)[:, None], count)
     )
     found = smooth(np.array(rates), np.array(candidates).T, start, divide=divide)

@@ -25,7 +25,7 @@ from tailrace.policy.scaling.calibration import (
     Strategy,
     calibrate_bound,
 )
-from tailrace.policy.scaling.costs import STANDARD, Cores, Executors, Grade, Price, Watts
+from tailrace.policy.scaling.costs import STANDARD, Cores, ExecutorCount, Grade, Price, Watts
 from tailrace.policy.scaling.horizon import Outlook
 from tailrace.policy.scaling.predictive import Predictive
 from tailrace.policy.scaling.sizing import Limits, Load, Move, Scaler
@@ -171,7 +171,7 @@ FREQUENCIES = tuple(hertz(step) for step in range(9))
 
 
 @pytest.mark.parametrize("goal", list(Goal))
-@pytest.mark.parametrize("cost", [Cores(2), Executors(), Watts(), Price("EUR")])
+@pytest.mark.parametrize("cost", [Cores(2), ExecutorCount(), Watts(), Price("EUR")])
 def test_promise_14_a_goal_of_latency_or_throughput_goes_with_any_cost(
     goal: Goal, cost: Cost
 ) -> None:
@@ -369,7 +369,7 @@ def test_promise_18_the_four_strategies_trade_latency_units_and_watts() -> None:
     rates = random_walk(4, 90)
     ran = {}
     for goal in Goal:
-        for title, cost in (("node", Executors()), ("power", Watts(beside=3))):
+        for title, cost in (("node", ExecutorCount()), ("power", Watts(beside=3))):
             weights = Priorities(switching=20.0)
             strategy = Strategy(goal, cost, FREQUENCIES, weights, delay_steps=0)
             scaler = Predictive(strategy, Outlook(weights=WALK))
@@ -444,7 +444,7 @@ def test_a_faster_unit_does_the_same_in_less_time_at_a_rate_that_is_lower_by_as_
 
 def test_promise_24_priorities_weigh_the_same_whatever_the_cost_is_counted_in() -> None:
     """Promise 24 of De Matteis 2016: weights are priorities over the range of each cost."""
-    published = Priorities().over(TWELVE, STANDARD, Executors())
+    published = Priorities().over(TWELVE, STANDARD, ExecutorCount())
     assert (published.alpha, published.beta, published.gamma) == pytest.approx(
         (2.0, 0.5, 0.4), rel=0.01
     )

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tailrace.control.actions import SetExecutors
+from tailrace.control.decider import Decider
 from tailrace.control.events import BatchFinished, Idle, PoolChanged, Refused
-from tailrace.control.judging import Judge, loads_of
+from tailrace.control.judge import Judge, loads_of
 from tailrace.control.learning import Learning
 from tailrace.control.log import Mode, Saving
-from tailrace.control.planner import Planner
 from tailrace.goals import SOURCE
 from tailrace.policy import batching, feasibility, rise
 from tailrace.policy.backend import MicroBatchCosts
@@ -44,7 +44,7 @@ CPU_SHARE = 1.05
 class BatchLoop:
     """Turns finished micro-batches into intervals, verdicts and plans.
 
-    A :class:`Judge` has the intervals, :class:`Learning` what batches teach, a :class:`Planner` the
+    A :class:`Judge` has the intervals, :class:`Learning` what batches teach, a :class:`Decider` the
     plan and its decisions, and :class:`Scaling` the executors, where their number is decided here.
     """
 
@@ -64,7 +64,7 @@ class BatchLoop:
         self.log = log
         self._graph = graph
         first = _capped(plan, log.constraints) if log.mode is Mode.ENFORCE else plan
-        self._planner = Planner(graph, first, log)
+        self._decider = Decider(graph, first, log)
         self._judge: Judge[Interval, Intervals] = Judge(
             graph,
             log,
@@ -86,7 +86,7 @@ class BatchLoop:
     @property
     def plan(self) -> Plan:
         """The plan that is to run."""
-        return self._planner.plan
+        return self._decider.plan
 
     @property
     def recording(self) -> Recording:
@@ -111,7 +111,7 @@ class BatchLoop:
 
     def take_back(self, *changes: Change, why: str) -> None:
         """Undo what was decided last and cannot be done."""
-        self._planner.take_back(*changes, why=why)
+        self._decider.take_back(*changes, why=why)
 
     def costs(self) -> MicroBatchCosts | None:
         """What micro-batches take here, as last fitted; None before the first interval."""
@@ -169,7 +169,7 @@ class BatchLoop:
             self._judge.remember(interval, self.plan, self._slots)
             self._realise(interval)
             self._interval, self._silences = interval, 0
-            self._planner.intervals_since_change += 1
+            self._decider.intervals_since_change += 1
             if self._learning.begun:
                 self._learn(interval)
         return closed
@@ -192,7 +192,7 @@ class BatchLoop:
         judge.suspect(found, enough=learning.trusted)
         if self.log.mode is Mode.OBSERVE:
             return
-        same_chains = self._planner.ask(observation, now_us)
+        same_chains = self._decider.ask(observation, now_us)
         self._scaled_per_s = learning.recent_rate(learning.rate(interval), SURE)
         if same_chains:
             self._scale(observation, now_us)
@@ -224,7 +224,7 @@ class BatchLoop:
             state = self._learning.at_source(known(seen.microbatch))
             seen = replace(seen, plan=self.plan, rate_per_s=rate, microbatch=state)
             self._seen = seen
-            self._planner.act(rise.decide(seen), now_us)
+            self._decider.act(rise.decide(seen), now_us)
         self._scale_if_risen(seen, now_us)
 
     def _scale_if_risen(self, seen: Observation, now_us: int) -> None:
@@ -262,7 +262,7 @@ class BatchLoop:
             self.log.history[-1] = replace(last, needed=self._scaling.needed)
         else:  # without records there is no latency to predict
             decision = replace(decision, predicted_ms=None)
-        self._planner.act(decision, now_us)
+        self._decider.act(decision, now_us)
 
     def _resized(self, slots: int, at_us: int, last: BatchMeasure) -> None:
         """Take up executors that came or went, and carry over what the model had learnt.
@@ -275,9 +275,9 @@ class BatchLoop:
             return
         scaling.resized(before, slots, at_us)
         if self.log.mode is Mode.ENFORCE:
-            self._planner.plan = fitted(self._graph, self.plan, slots, scaling.limits)
+            self._decider.plan = fitted(self._graph, self.plan, slots, scaling.limits)
         else:  # no executors are asked for: those that are there are those of the plan
-            self._planner.plan = replace(self.plan, executors=slots // scaling.limits.cores)
+            self._decider.plan = replace(self.plan, executors=slots // scaling.limits.cores)
         if before and last.records:
             work_ms = scaling.busy_ms(last) / last.records * (last.slots / before)
             self._learning.resized(work_ms * (before / slots - 1))
@@ -307,11 +307,11 @@ class BatchLoop:
         record = next(decided, None)
         waits = record is not None and record.applied and record.realised_ms is None
         if self._scaling is None or record is None or not waits:
-            self._planner.realise(interval)
+            self._decider.realise(interval)
             return
         settled_us = self._scaling.settled_us(self.log.interval_ms)
         if not self._moving and interval.start_us >= settled_us:
-            self._planner.score(record, interval)
+            self._decider.score(record, interval)
 
     def _observe(self, interval: Interval, model: BatchModel) -> Observation:
         learning = self._learning
@@ -322,7 +322,7 @@ class BatchLoop:
             rate_per_s=learning.recent_rate(learning.rate(interval), LIKELY),
             steps=loads_of(interval),
             slots=interval.last_batch.slots,
-            intervals_since_change=self._planner.intervals_since_change,
+            intervals_since_change=self._decider.intervals_since_change,
             noise=learning.noise(interval, model),
             microbatch=learning.state(
                 model,

@@ -12,10 +12,10 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
+from tailrace.control.decider import Decider
 from tailrace.control.events import TasksReported, Tick
-from tailrace.control.judging import Judge, loads_of
+from tailrace.control.judge import Judge, loads_of
 from tailrace.control.log import Mode
-from tailrace.control.planner import Planner
 from tailrace.goals import SOURCE, is_sink
 from tailrace.plan import chain_name
 from tailrace.policy import handover, realtime_feasibility, rise
@@ -58,7 +58,7 @@ USUAL_DEVIATION = 0.07
 class RealTimeLoop:
     """Turns what tasks report into intervals, verdicts and plans.
 
-    A :class:`Judge` has the intervals, and a :class:`Planner` the plan and its decisions.
+    A :class:`Judge` has the intervals, and a :class:`Decider` the plan and its decisions.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RealTimeLoop:
         self.log = log
         log.scaling = None
         self._graph = graph
-        self._planner = Planner(graph, plan, log)
+        self._decider = Decider(graph, plan, log)
         self._judge: Judge[LiveInterval, LiveIntervals] = Judge(
             graph, log, lambda every_ms: LiveIntervals(graph, every_ms, log.origin_us), slots=slots
         )
@@ -98,7 +98,7 @@ class RealTimeLoop:
     @property
     def plan(self) -> Plan:
         """The plan that is to run."""
-        return self._planner.plan
+        return self._decider.plan
 
     @property
     def recording(self) -> Recording:
@@ -111,7 +111,7 @@ class RealTimeLoop:
 
     def take_back(self, *changes: Change, why: str) -> None:
         """Undo what was decided last and cannot be done."""
-        self._planner.take_back(*changes, why=why)
+        self._decider.take_back(*changes, why=why)
 
     def hear(self, event: Event) -> None:
         """Take in what a task says, or that time has passed."""
@@ -138,8 +138,8 @@ class RealTimeLoop:
         closed = self._judge.close(lambda intervals: intervals.complete(now_us))
         for interval in closed:
             self._judge.remember(interval, self.plan, self._slots)
-            self._planner.realise(interval)
-            self._planner.intervals_since_change += 1
+            self._decider.realise(interval)
+            self._decider.intervals_since_change += 1
         if closed:
             self._decide(closed[-1], now_us)
         elif self._seen is not None:
@@ -173,7 +173,7 @@ class RealTimeLoop:
         observation = replace(observation, noise=median(self._deviations))
         seen = self._seen = handover.risen(observation, self._rises(observation, now_us))
         self._judge.suspect(realtime_feasibility.assess(seen))
-        if self.log.mode is not Mode.OBSERVE and not self._planner.ask(seen, now_us):
+        if self.log.mode is not Mode.OBSERVE and not self._decider.ask(seen, now_us):
             self._forget()
 
     def _react_early(self, seen: Observation, now_us: int) -> None:
@@ -182,7 +182,7 @@ class RealTimeLoop:
         if self.log.mode is Mode.OBSERVE or not rises:
             return
         self._seen = handover.risen(seen, rises, self.plan)
-        self._planner.act(rise.decide(self._seen), now_us)
+        self._decider.act(rise.decide(self._seen), now_us)
 
     def _rises(self, observation: Observation, now_us: int) -> dict[str, float]:
         """Where rates go that were clearly above the known ones in the last half second."""
@@ -236,7 +236,7 @@ class RealTimeLoop:
             interval.rate_per_s,
             loads_of(interval),
             self._room,
-            self._planner.intervals_since_change,
+            self._decider.intervals_since_change,
             realtime=RealTimeState(
                 tuple(
                     self._load(chain, handed[chain_name(chain)], work, computed, interval.every_ms)

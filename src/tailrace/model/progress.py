@@ -82,7 +82,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LogReading:
     """What a progress log says.
 
     Beside the profile: ``model`` is ``D(n)``, fitted to ``points``, the batches with records;
@@ -101,7 +101,7 @@ def from_progress(lines: Iterable[str], name: str | None = None, cores: int = 1)
     return read(lines, name, cores).profile
 
 
-def read(lines: Iterable[str], name: str | None = None, cores: int = 1) -> Reading:
+def read(lines: Iterable[str], name: str | None = None, cores: int = 1) -> LogReading:
     """Read a progress log.
 
     All of the query becomes one step. Its ``service_ms`` is the slope c of ``D(n)`` times the
@@ -167,7 +167,7 @@ def read(lines: Iterable[str], name: str | None = None, cores: int = 1) -> Readi
             "Nothing in the log tells of more than one partition, so more cores are predicted to "
             "be of no use."
         )
-    return Reading(profile, model, points, _phases_ms(batches), tuple(notes))
+    return LogReading(profile, model, points, _phases_ms(batches), tuple(notes))
 
 
 # --- estimates ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tailrace.errors import InputError
-from tailrace.policy.scaling.costs import STANDARD, Executors, check_grades
+from tailrace.policy.scaling.costs import STANDARD, ExecutorCount, check_grades
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,9 +112,10 @@ class Goal(StrEnum):
 class Strategy:
     """What a predictive scaler wants, and how far it looks.
 
-    The published strategies are a goal and a cost each: Lat-Node and Th-Node with ``Executors`` or
-    ``Cores``, Lat-Power and Th-Power with ``Watts`` and grades of several frequencies; NoSw is a
-    ``gamma`` of 0. Weights are priorities, or the published alpha, beta and gamma.
+    The published strategies are a goal and a cost each: Lat-Node and Th-Node with
+    ``ExecutorCount`` or ``Cores``, Lat-Power and Th-Power with ``Watts`` and grades of several
+    frequencies; NoSw is a ``gamma`` of 0. Weights are priorities, or the published alpha, beta and
+    gamma.
 
     A move is in place after ``delay_steps``, and ``horizon`` counts the steps from then on; a
     backlog is to be gone in ``drain_steps`` of them.
@@ -122,7 +123,7 @@ class Strategy:
     """
 
     goal: Goal = Goal.LATENCY
-    cost: Cost = field(default_factory=Executors)
+    cost: Cost = field(default_factory=ExecutorCount)
     grades: tuple[Grade, ...] = STANDARD
     weights: Priorities | CostWeights = field(default_factory=Priorities)
     horizon: int = 2

@@ -22,8 +22,8 @@ SAME_ADVICE = 0.1
 """Advice on the interval that differs by less than this share is not given again."""
 
 
-class Planner:
-    """Has the plan that is to run, and logs every decision that changed it or would have."""
+class Decider:
+    """Asks the policies, has the plan that is to run, and logs every decision that changes it."""
 
     def __init__(self, graph: Graph, plan: Plan, log: Log) -> None:
         """Go on with a log, under a plan."""
