@@ -1,9 +1,10 @@
-"""A profile: what was measured of a flow under one plan, as far as predictions need it.
+"""A profile: what predictions need to know about a flow, measured under one plan.
 
-It says what each step takes for a record and how records spread over keys, which hold under any
-plan; and what the engine takes for a batch or for a hand-over to Python, which hold on the same
-machine. A profile is recorded by a flow, read from the progress log of any query
-(``tailrace.profile.progress``), or written by hand for a flow that does not exist yet.
+It holds the time that each step takes for a record and the distribution of records over keys, which
+are the same under any plan; and the time that the engine takes for a batch or for a hand-over to
+Python, which is the same on the same machine. A profile is recorded by a flow, read from the
+progress log of any query (``tailrace.profile.progress``), or written by hand for a flow that does
+not exist yet.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 
 EXCHANGE = "exchange"
-"""What stands on a stream whose records change partition."""
+"""The name for the operator on a stream whose records change partition."""
 
 
 class Origin(StrEnum):
-    """Where a profile comes from, which says how far to trust it."""
+    """Where a profile comes from, and so how far to trust it."""
 
     FLOW = "flow"
     PROGRESS = "progress"
@@ -37,14 +38,14 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepProfile:
-    """What a step does with a record, whichever plan it runs under.
+    """What a step does with a record, under any plan.
 
-    A record keeps it busy for ``service_ms`` in the mean, with a coefficient of variation of
-    ``cv``, and each Arrow batch that records come in for ``call_ms`` beside; ``cpu_share`` of that
-    is spent computing, the rest waiting for somebody else. ``ratio`` is how many records leave for
-    each one that enters. Where records are spread by key, ``keys`` holds the shares of the most
-    frequent ones, and ``distinct`` says how many there are in all. A ``window`` of n records holds
-    its results back until it is full.
+    A record keeps it busy for a mean of ``service_ms``, with a coefficient of variation of ``cv``;
+    each Arrow batch of records takes another ``call_ms``. ``cpu_share`` of that time is spent
+    computing, the rest waiting, for example for a service. ``ratio`` is how many records leave for
+    each one that enters. If records are partitioned by key, ``keys`` holds the shares of the most
+    frequent ones, and ``distinct`` is the number of all keys. A ``window`` of n records holds its
+    results back until it is full.
     """
 
     name: str
@@ -60,7 +61,7 @@ class StepProfile:
     window: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what no step can do."""
+        """Refuse impossible values."""
         _check(f"step '{self.name}'", self, "service_ms", "cv", "call_ms", "ratio")
         shares = math.fsum(self.keys.values())
         if not 0 <= self.cpu_share <= 1 or self.window < 1 or self.distinct < 0:
@@ -71,20 +72,20 @@ class StepProfile:
         if any(not 0 < share <= 1 for share in self.keys.values()) or shares > 1 + 1e-6:
             raise InputError(
                 f"The keys of step '{self.name}' have shares that sum to {shares:.3g}: give each "
-                "its share of the records, 1 at most in all."
+                "its share of the records, at most 1 in total."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCosts:
-    """What the engine takes for a micro-batch, beside the steps.
+    """What the engine takes for a micro-batch, besides the steps.
 
-    Every batch pays ``fixed_ms``, ``stage_ms`` more for each stage behind an exchange, and
-    ``task_ms`` for each task of a stage beyond its first; every record ``per_record_ms`` for each
-    stage that it passes. Earlier profiles have no ``task_ms`` but ``shuffle_ms``, for having an
-    exchange at all. ``noise`` is the coefficient of variation of a batch's duration around that.
-    ``cpu_ms`` and ``cpu_record_ms`` are the CPU time of all processes for a batch and for a record,
-    without the steps.
+    Every batch costs ``fixed_ms``, another ``stage_ms`` for each stage behind an exchange, and
+    ``task_ms`` for each task of a stage beyond its first; every record costs ``per_record_ms`` for
+    each stage that it passes. Earlier profiles have no ``task_ms`` but ``shuffle_ms``, the cost of
+    having an exchange at all. ``noise`` is the coefficient of variation of a batch's duration
+    around this sum. ``cpu_ms`` and ``cpu_record_ms`` are the CPU time of all processes for a batch
+    and for a record, without the steps.
     """
 
     fixed_ms: float
@@ -97,11 +98,11 @@ class BatchCosts:
     cpu_record_ms: float = 0.0055
 
     def __post_init__(self) -> None:
-        """Refuse costs that no batch can have."""
+        """Refuse impossible costs."""
         _check("a batch", self, *(item.name for item in fields(self)))
 
     def stages_ms(self, tasks: Sequence[int]) -> float:
-        """What stages with so many tasks each add to every batch."""
+        """What stages with these numbers of tasks add to every batch."""
         shuffled_ms = self.shuffle_ms if len(tasks) > 1 else 0.0
         further = sum(n - 1 for n in tasks)
         return (len(tasks) - 1) * self.stage_ms + further * self.task_ms + shuffled_ms
@@ -109,11 +110,12 @@ class BatchCosts:
 
 @dataclass(frozen=True, slots=True)
 class HandOverCosts:
-    """What the engine takes for records on their way through real-time mode, beside the steps.
+    """What the engine takes for records on their way through real-time mode, besides the steps.
 
-    A hand-over to Python pays ``fixed_ms``, each of its records ``per_record_ms``. A record takes
-    ``source_ms`` until the engine has read it, ``hop_ms`` for each exchange beside the wait for
-    the sweep, and ``sink_ms`` after the last step. Nothing flows for ``gap_ms`` between batches.
+    A hand-over to Python costs ``fixed_ms``, and each of its records ``per_record_ms``. A record
+    takes ``source_ms`` until the engine has read it, ``hop_ms`` for each exchange, besides the wait
+    for the flush of its buffers, and ``sink_ms`` after the last step. Nothing flows for ``gap_ms``
+    between batches.
     """
 
     fixed_ms: float
@@ -124,13 +126,13 @@ class HandOverCosts:
     gap_ms: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuse costs that no hand-over can have."""
+        """Refuse impossible costs."""
         _check("a hand-over", self, *(item.name for item in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The latency that was measured, for holding a model against it."""
+    """The measured latency, to compare a model with."""
 
     mean_ms: float
     p50_ms: float
@@ -138,18 +140,17 @@ class Latency:
     p99_ms: float
 
     def __post_init__(self) -> None:
-        """Refuse latencies that cannot be."""
+        """Refuse impossible latencies."""
         _check("the latency", self, *(item.name for item in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What is known of a flow: its steps, what the engine takes, and how it ran when measured.
+    """What is known about a flow: its steps, what the engine takes, and how it ran when measured.
 
-    ``rate_per_s`` is what reached the first steps, from ``source_partitions`` partitions, and
-    ``cores`` how many tasks could run at once. ``batch`` and ``hand_over`` are None where the flow
-    was never seen in that backend; predictions for it then rest on costs measured elsewhere, and
-    say so.
+    ``rate_per_s`` is the rate into the first steps, from ``source_partitions`` partitions, and
+    ``cores`` how many tasks could run at once. ``batch`` and ``hand_over`` are None if the flow
+    never ran in that backend; predictions for it then rest on costs measured elsewhere, and say so.
     """
 
     name: str
@@ -197,7 +198,7 @@ class Profile:
 
     @property
     def backend(self) -> Backend:
-        """What it was measured in."""
+        """The backend that it was measured in."""
         return self.plan.backend
 
     @property
@@ -219,7 +220,7 @@ class Profile:
         )
 
     def step(self, name: str) -> StepProfile:
-        """The step of that name."""
+        """The step with this name."""
         found = next((step for step in self.steps if step.name == name), None)
         if found is None:
             raise InputError(
@@ -230,7 +231,7 @@ class Profile:
 
 
 def _check(what: str, costs: object, *names: str) -> None:
-    """Every one of these numbers must be finite and not below zero."""
+    """Refuse numbers that are infinite or below zero."""
     for name in names:
         value = getattr(costs, name)
         if not 0 <= value < math.inf:
