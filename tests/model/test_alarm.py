@@ -237,7 +237,7 @@ def test_scaling_ahead_is_advised_iff_the_time_to_the_break_exceeds_that_of_acti
 
 def test_what_cannot_be_is_refused_with_a_sentence() -> None:
     ahead = rising([1, 2])
-    with pytest.raises(InputError, match="no limit to hold the forecast against"):
+    with pytest.raises(InputError, match="no limit to compare the forecast with"):
         when_broken(ahead, [])
     with pytest.raises(InputError, match=r"over at 17:50, which is past: forecast again"):
         when_broken(ahead, 5, now_us=ahead.at_us(2), tz=BERLIN)

@@ -494,7 +494,7 @@ def test_what_is_no_series_is_refused_with_a_sentence() -> None:
         series([1, 2, 3, 1e300])
     with pytest.raises(InputError, match="3 measured rates cannot be forecast: wait for 4"):
         series([1, 2, 3, math.nan])
-    with pytest.raises(InputError, match=r"A step of 0.0 ms cannot be"):
+    with pytest.raises(InputError, match=r"A step of 0.0 ms is impossible"):
         series([1, 2, 3, 4], 0.0)
 
 
@@ -507,7 +507,7 @@ def test_what_cannot_be_forecast_is_refused_with_a_sentence() -> None:
             forecast(short, horizon)
     with pytest.raises(InputError, match=r"A forecast from 5000 h before the end of the series"):
         forecast(series([*range(10), *[math.nan] * 4_998]), 3)
-    with pytest.raises(InputError, match="A season of 1 steps cannot be"):
+    with pytest.raises(InputError, match="A season of 1 steps is impossible"):
         forecast(short, 3, season=1)
     with pytest.raises(
         InputError,

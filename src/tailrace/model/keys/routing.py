@@ -1,12 +1,11 @@
-"""Which partition gets how much: the load of partitions under any number of them.
+"""The load of each partition, for any number of partitions.
 
-Cooper 2020 predicts where records go from counted transfers between replicas, and only for
-replicas made of the tasks that were counted (section 4.5). Spark's hash is known
-(``tailrace.model.keys.murmur``), so a histogram of keys says it for any number of partitions: the
-frequent keys are placed one by one, the crowd of the others is spread evenly in expectation, with
-a deviation that is known too. From there rates follow the graph, step by step and partition by
-partition (section 4.8). What the original makes of counted transfers stands in
-``tailrace.model.keys.transfers``.
+Cooper 2020 predicts where records go from counted transfers between replicas, and only for replicas
+made of the tasks that were counted (section 4.5). Spark's hash is known
+(``tailrace.model.keys.murmur``), so a histogram of keys is enough for any number of partitions: the
+frequent keys are placed one by one, and all others are spread evenly in expectation, with a known
+deviation. From there rates follow the graph, step by step and partition by partition (section 4.8).
+The original method, from counted transfers, is in ``tailrace.model.keys.transfers``.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Pair = tuple[str, str]
 
 _GRID = 1_024
 _REACH = 12.0
-"""So many standard deviations from the mean nothing is left of a Poisson distribution."""
+"""This many standard deviations from the mean, a Poisson distribution is negligible."""
 
 
 # --- keys to partitions -------------------------------------------------------------------------
@@ -50,11 +49,11 @@ _REACH = 12.0
 
 @dataclass(frozen=True, slots=True)
 class KeyHistogram:
-    """How often keys occur: the frequent ones one by one, the others as a crowd.
+    """How often keys occur: the frequent ones one by one, the others together.
 
     ``heavy`` counts the frequent keys, whose Spark type is ``kind``. The ``tail_records`` of all
-    others belong to ``tail_keys`` keys that are taken to be alike. If they are not, the number
-    that spreads like them is ``sum(count)**2 / sum(count**2)``, which may be given instead.
+    others belong to ``tail_keys`` keys that are assumed to be equally frequent. If they are not,
+    give the equivalent number ``sum(count)**2 / sum(count**2)`` instead.
     """
 
     kind: Kind
@@ -63,7 +62,7 @@ class KeyHistogram:
     tail_keys: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse counts that nothing could have."""
+        """Refuse impossible counts."""
         counts = (*self.heavy.values(), self.tail_records, self.tail_keys)
         if not all(0 <= count < math.inf for count in counts):
             raise InputError("The counts of keys must be finite numbers from 0 up.")
@@ -74,7 +73,7 @@ class KeyHistogram:
             )
         if not self.total > 0:
             raise InputError(
-                "A histogram of keys without records says nothing of where they go: count some."
+                "A histogram of keys without records does not show where they go: count some."
             )
 
     @property
@@ -86,11 +85,11 @@ class KeyHistogram:
     def measured(
         cls, keys: Mapping[str, int], records: int, kind: str, distinct: float | None = None
     ) -> KeyHistogram:
-        """The histogram behind ``StepMeasure.keys``, where keys are texts and only the frequent.
+        """The histogram behind ``StepMeasure.keys``, which holds only the frequent keys, as texts.
 
-        Without the number of ``distinct`` keys, the others are taken to be as few as they can be:
-        none of them is more frequent than the rarest of those that were counted. So the imbalance
-        is rather overstated.
+        Without the number of ``distinct`` keys, the others are assumed to be as few as possible:
+        none is more frequent than the rarest of those that were counted. So the imbalance is rather
+        overstated.
         """
         if not keys:
             raise InputError("No keys were counted: measure a step that is keyed by a column.")
@@ -105,9 +104,9 @@ class KeyHistogram:
 class Shares:
     """The shares of partitions in the records of a stream.
 
-    ``expected`` is exact for the frequent keys and a mean for the others, of which there are
-    ``rare``, each with a share of ``weight``; it is chance where they fall. ``heaviest`` is the
-    most frequent key of the busiest partition, with its share of all records.
+    ``expected`` is exact for the frequent keys and a mean for the ``rare`` others, which have a
+    share of ``weight`` each and fall into partitions at random. ``heaviest`` is the most frequent
+    key of the busiest partition, with its share of all records.
     """
 
     expected: Floats
@@ -127,32 +126,32 @@ class Shares:
 
     @cached_property
     def expected_max(self) -> float:
-        """The mean of the greatest share, which is more than the greatest mean."""
+        """The mean of the largest share, which is more than the largest mean."""
         fixed = self.expected - self.rare * self.weight / self.partitions
         return expected_maximum(fixed, self.rare, self.weight)
 
     @property
     def busiest(self) -> int:
-        """The partition that gets most, of several the first."""
+        """The partition with the largest share; the first of several."""
         return int(np.argmax(self.expected))
 
     @property
     def imbalance(self) -> float:
-        """The greatest share over an equal one: 1 is even, as many as there are partitions worst.
+        """The largest share over an equal one: from 1 (even) to the number of partitions (worst).
 
-        A stage of a batch lasts so many times longer than with an even spread.
+        A stage of a batch takes this many times as long as with equal shares.
         """
         return self.expected_max * self.partitions
 
     @property
     def dominance(self) -> float:
-        """The part of the busiest partition's records that its heaviest key brings."""
+        """The share of its heaviest key in the busiest partition's records."""
         if self.heaviest is None:
             return 0.0
         return self.heaviest[1] / float(self.expected[self.busiest])
 
     def __str__(self) -> str:
-        """The busiest partition and the key that makes it so, as a sentence."""
+        """A sentence about the busiest partition and its heaviest key."""
         top = float(self.expected[self.busiest])
         said = f"Partition {self.busiest} of {self.partitions} gets {top:.0%} of the records"
         if self.heaviest is None:
@@ -161,11 +160,11 @@ class Shares:
 
 
 def shares(histogram: KeyHistogram, partitions: int) -> Shares:
-    """The share of every partition when Spark hashes keys over so many of them.
+    """The share of every partition when Spark hashes keys over ``partitions`` of them.
 
-    A partition gets its frequent keys, which the hash tells, and ``T/n`` of the T records of the
-    others. Each of their D keys falls into it with probability 1/n, so that its number of them is
-    binomial and its load has the variance ``(T/D)**2 * D * (1/n) * (1 - 1/n)``.
+    A partition gets its frequent keys, which are known by their hash, and ``T/n`` of the T records
+    of the others. Each of their D keys falls into it with probability 1/n, so the number of them is
+    binomial and their load has the variance ``(T/D)**2 * D * (1/n) * (1 - 1/n)``.
     """
     _check_partitions(partitions)
     keys, total = list(histogram.heavy), histogram.total
@@ -203,14 +202,14 @@ def round_robin(partitions: int) -> Shares:
 
 
 def expected_maximum(fixed: Floats, keys: float, weight: float) -> float:
-    """The mean of the greatest load when chance adds ``keys``, each of ``weight``, to fixed loads.
+    """The mean of the largest load after ``keys`` of ``weight`` each fall on fixed loads at random.
 
-    The numbers of keys are multinomial: together they are ``keys``, so one that is high makes the
-    others low. Independent Poisson numbers of the same mean stand for them. Their maximum has the
-    same mean in the normal limit, where multinomial numbers are independent ones less their common
-    average, which is 0 in the mean and shifts all loads alike. So the mean is
-    ``integral(1 - prod(F((x - fixed)/weight)))``. Within 5 % of simulation from one key up, within
-    1 % from eight up.
+    The numbers of keys per partition are multinomial: they sum to ``keys``, so a high one makes the
+    others low. They are approximated by independent Poisson numbers with the same means. Their
+    maximum has the same mean in the normal limit, where multinomial numbers are independent ones
+    minus their common average, which has mean 0 and shifts all loads equally. So the mean is
+    ``integral(1 - prod(F((x - fixed)/weight)))``. This is within 5 % of simulation from one key up,
+    and within 1 % from eight up.
     """
     if keys <= 0 or weight <= 0:
         return float(fixed.max())
@@ -220,12 +219,12 @@ def expected_maximum(fixed: Floats, keys: float, weight: float) -> float:
     reach = _REACH * math.sqrt(mean)
     low = max(0, math.floor(mean - reach))
     span = math.ceil(mean + reach + 3 * _REACH) - low
-    # A step is a part of a key's weight or an odd multiple of it, so that its middle is a sum of
-    # keys on the busiest partition, and the midpoint rule is exact there.
+    # A step is a fraction of a key's weight or an odd multiple of it, so that its middle is a sum
+    # of keys on the busiest partition, where the midpoint rule is then exact.
     step = weight / (_GRID // span) if span <= _GRID else weight * (math.ceil(span / _GRID) | 1)
     start = top + low * weight
     points = start + (np.arange(math.ceil(span * weight / step)) + 0.5) * step
-    # Partitions that cannot come near the top do not count.
+    # Partitions that cannot come near the top are left out.
     near = loads + (mean + reach + 3 * _REACH) * weight >= start
     numbers = np.floor((points[:, None] - loads[near]) / weight)
     below = np.prod(pdtr(numbers, mean) ** times[near], axis=1)
@@ -241,14 +240,14 @@ def hop(
 ) -> Floats:
     """Where the records of each partition go when one keyed step follows another.
 
-    ``joint`` counts a sample of records by their key at the first step and at the second. Row i
-    of the result holds the shares of the second step's partitions in what leaves partition i of
-    the first. With the keys in hand this replaces the counted transfers of Cooper 2020, eq. 4.4
-    to 4.6, for any two numbers of partitions.
+    ``joint`` counts a sample of records by their key at the first step and at the second. Row i of
+    the result holds the shares of the second step's partitions in what leaves partition i of the
+    first. Since keys are known, this replaces the counted transfers of Cooper 2020, eq. 4.4 to 4.6,
+    for any two numbers of partitions.
     """
     if not joint:
         raise InputError(
-            "A sample of pairs of keys without records says nothing of where they go: count some."
+            "A sample of pairs of keys without records does not show where they go: count some."
         )
     origins = partition_of([pair[0] for pair in joint], partitions[0], kinds[0])
     targets = partition_of([pair[1] for pair in joint], partitions[1], kinds[1])
@@ -273,8 +272,8 @@ class Overload:
 class Arrivals:
     """The records per second that reach every partition of every step.
 
-    ``by_input`` holds them by the step they come from. ``assumed_even`` names the keyed steps
-    whose keys are not known, and which were taken to get equal shares.
+    ``by_input`` holds them by the step they come from. ``assumed_even`` names the keyed steps with
+    unknown keys, which were assumed to have equal shares.
     """
 
     by_input: Mapping[str, Mapping[str, Floats]]
@@ -290,9 +289,9 @@ class Arrivals:
         return float(self.per_partition(step).sum())
 
     def overloaded(self, service_ms: Mapping[str, float]) -> tuple[Overload, ...]:
-        """The partitions where work comes in as fast as it can be done, or faster: lambda*b >= 1.
+        """The partitions where work arrives at least as fast as it can be done: lambda*b >= 1.
 
-        A plan that has any is to be rejected (Cooper 2020, section 4.8).
+        A plan that has any must be rejected (Cooper 2020, section 4.8).
         """
         found: list[Overload] = []
         for step, mean_ms in service_ms.items():
@@ -303,13 +302,13 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What enters a flow, and what its steps make of it.
+    """What enters a flow, and how many records its steps make of it.
 
-    ``source_per_s`` holds the rate of each partition of the source. ``ratios`` hold, by the two
-    ends of a stream, the records that it brings for each record into its origin, or one such
-    number for each input of the origin (Cooper 2020, eq. 4.9); 1 where nothing is said. ``routes``
-    hold where the records of a stream go: the histogram of its keys, the shares that partitions
-    have by it, or a matrix as of ``hop``.
+    ``source_per_s`` holds the rate of each partition of the source. ``ratios`` maps the two ends of
+    a stream to the number of its records for each record into its origin, or to one such number for
+    each input of the origin (Cooper 2020, eq. 4.9); 1 if not given. ``routes`` says where the
+    records of a stream go: by the histogram of its keys, by the shares of partitions, or by a
+    matrix as returned by ``hop``.
     """
 
     source_per_s: Sequence[float]
@@ -320,13 +319,13 @@ class Workload:
 def arrivals(graph: Graph, workload: Workload, partitions: Mapping[str, int]) -> Arrivals:
     """The rates of all partitions of all steps, and of the sinks.
 
-    ``partitions`` holds the steps with a number of their own, among them every one that has an
-    exchange before it. What they get is spread by key, or else dealt out in turn. The others
-    inherit the partitions that flow into them; those of several inputs stand side by side, as
-    after a union.
+    ``partitions`` holds the steps with their own number of partitions, including every one behind
+    an exchange. Their input is partitioned by key, or otherwise round-robin. All other steps
+    inherit the partitions of their input; those of several inputs are placed side by side, as after
+    a union.
 
-    Steps are taken in the order in which records meet them. Breadth first, as in Cooper 2020,
-    section 4.8, a step could be left before all of its inputs are known.
+    Steps are taken in the order in which records meet them. In breadth-first order, as in Cooper
+    2020, section 4.8, a step could be processed before all of its inputs are known.
     """
     source = np.array(workload.source_per_s, np.float64)
     if source.ndim != 1 or not len(source) or not np.all(np.isfinite(source) & (source >= 0)):
@@ -362,7 +361,7 @@ def arrivals(graph: Graph, workload: Workload, partitions: Mapping[str, int]) ->
 
 
 def _refuse_strangers(graph: Graph, workload: Workload, partitions: Mapping[str, int]) -> None:
-    """What is said of a stream or a step that is not there was meant for another."""
+    """Refuse ratios, routes and partitions for streams or steps that do not exist."""
     pairs = {(stream.origin, stream.target) for stream in graph.streams}
     for pair in (*workload.ratios, *workload.routes):
         if pair not in pairs:
@@ -383,8 +382,8 @@ def _sent(inputs: Mapping[str, Floats], ratio: float | Mapping[str, float], pair
     of_input = ratio if isinstance(ratio, Mapping) else dict.fromkeys(inputs, ratio)
     if of_input.keys() != inputs.keys() or not all(0 <= x < math.inf for x in of_input.values()):
         raise InputError(
-            f"The ratio {ratio} from '{pair[0]}' to '{pair[1]}' cannot be: give a finite number "
-            f"from 0 up, or one for each input of '{pair[0]}'."
+            f"The ratio {ratio} from '{pair[0]}' to '{pair[1]}' is impossible: give a finite "
+            f"number from 0 up, or one for each input of '{pair[0]}'."
         )
     sent: Floats = np.sum([rates * of_input[name] for name, rates in inputs.items()], axis=0)
     return sent
@@ -419,12 +418,12 @@ def _side_by_side(sent: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def traffic(external: Sequence[float], gains: Floats) -> Floats:
-    """The rates of nodes that may feed each other in circles: ``lambda = lambda0 + A' lambda``.
+    """The rates of nodes that may feed each other in cycles: ``lambda = lambda0 + A' lambda``.
 
     ``gains[i, j]`` is what j gets for each record into i: the ratio of i times its route to j.
-    There is one solution, and it is not negative, when the spectral radius of the gains is below
-    1; otherwise a circle gives back as much as it gets, or more, and the plan is refused. The
-    radius is that of the worst circle, as nodes outside of circles add nothing to it.
+    There is one solution, and it is not negative, if the spectral radius of the gains is below 1;
+    otherwise a cycle returns at least as much as it gets, and the plan is refused. The radius is
+    that of the worst cycle, as nodes outside of cycles add nothing to it.
     """
     rates = np.array(external, np.float64)
     if gains.shape != (len(rates), len(rates)) or not np.all(np.isfinite(gains) & (gains >= 0)):
@@ -439,7 +438,7 @@ def traffic(external: Sequence[float], gains: Floats) -> Floats:
             members = ", ".join(map(str, circle))
             raise InputError(
                 f"The nodes {members} feed each other {radius:.3g} records for every record they "
-                "get, so that their rates have no end: lower the ratios on that circle below 1."
+                "get, so their rates grow without limit: lower the ratios on that cycle below 1."
             )
     solved = np.linalg.solve(np.eye(len(rates)) - gains.T, rates).astype(np.float64)
     return np.maximum(0.0, solved)

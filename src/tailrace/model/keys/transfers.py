@@ -1,6 +1,6 @@
-"""Transfers counted between tasks, and the routes that they tell (Cooper 2020, section 4.5).
+"""Routes from transfers counted between tasks (Cooper 2020, section 4.5).
 
-They hold only for replicas made of the tasks that were counted. Where keys were counted instead,
+They are valid only for replicas made of the tasks that were counted. If keys were counted instead,
 ``tailrace.model.keys.routing`` knows the shares of any number of partitions.
 """
 
@@ -22,7 +22,7 @@ Groups = tuple[tuple[int, ...], ...]
 def task_routing(transfers: Floats) -> Floats:
     """The routes from task to task, from counted transfers (Cooper 2020, eq. 4.2).
 
-    A task that sent nothing has no route of its own: it gets the one of all tasks together.
+    A task that sent nothing has no route of its own: it gets that of all tasks together.
     """
     sent = transfers.sum(axis=1, keepdims=True)
     whole = transfers.sum(axis=0)
@@ -33,7 +33,7 @@ def task_routing(transfers: Floats) -> Floats:
 def group_weights(task_shares: Floats, groups: Groups) -> tuple[Floats, ...]:
     """The share of each task in the records of its replica (eq. 4.5 for output, 4.11 for input).
 
-    The tasks of a replica that has no records weigh alike.
+    The tasks of a replica without records have equal weights.
     """
     weights = []
     for group in groups:
@@ -44,7 +44,7 @@ def group_weights(task_shares: Floats, groups: Groups) -> tuple[Floats, ...]:
 
 
 def group_means(values: Floats, task_shares: Floats, groups: Groups) -> Floats:
-    """What replicas make of a quantity of their tasks, weighted by the records that each gets.
+    """The mean of a quantity over the tasks of each replica, weighted by the records of each task.
 
     Gives the ratios of replicas (Cooper 2020, section 4.7) and their service times (4.10).
     """
@@ -54,7 +54,7 @@ def group_means(values: Floats, task_shares: Floats, groups: Groups) -> Floats:
 
 
 def shared_route(task_shares: Floats, targets: Groups) -> Floats:
-    """The route of every replica of a step that is fed in turn, so that all see the same keys.
+    """The route of every replica of a step that is fed round-robin, so that all see the same keys.
 
     The shares of the tasks that each target replica runs add up (Cooper 2020, section 4.5.1).
     """
@@ -66,7 +66,7 @@ def keyed_routes(
 ) -> Floats:
     """The routes between the replicas of a step that is fed by key and those of the next (4.6).
 
-    The tasks of such a step see different keys, in different numbers.
+    The tasks of such a step see different keys, and different numbers of records.
     """
     onto = np.stack([task_routes[:, list(group)].sum(axis=1) for group in targets], axis=1)
     weights = group_weights(output_shares, origins)
@@ -75,7 +75,7 @@ def keyed_routes(
 
 
 def stream_shares(outputs: Floats) -> Floats:
-    """The share of each stream (row) in what each replica (column) sends, from its rates.
+    """The share of each stream (row) in the output of each replica (column), from its rates.
 
     A replica that sends nothing has shares of 0.
     """
