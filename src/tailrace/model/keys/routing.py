@@ -5,8 +5,7 @@ replicas made of the tasks that were counted (section 4.5). Spark's hash is know
 (``tailrace.model.keys.murmur``), so a histogram of keys says it for any number of partitions: the
 frequent keys are placed one by one, the crowd of the others is spread evenly in expectation, with
 a deviation that is known too. From there rates follow the graph, step by step and partition by
-partition (section 4.8). What the original makes of counted transfers stands in
-``tailrace.model.keys.transfers``.
+partition (section 4.8).
 """
 
 from __future__ import annotations
@@ -14,20 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import connected_components
-from scipy.special import pdtr
 
 from tailrace.errors import InputError
 from tailrace.goals import SOURCE
 from tailrace.model.keys import pseudonyms
 from tailrace.model.keys.keytypes import REDACTED, read_key
 from tailrace.model.keys.murmur import partition_of
-from tailrace.model.keys.transfers import task_routing
 from tailrace.outside import MOST_TASKS
 
 if TYPE_CHECKING:
@@ -39,10 +34,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Pair = tuple[str, str]
 """The two ends of a stream."""
-
-_GRID = 1_024
-_REACH = 12.0
-"""So many standard deviations from the mean nothing is left of a Poisson distribution."""
 
 
 # --- keys to partitions -------------------------------------------------------------------------
@@ -125,24 +116,10 @@ class Shares:
         """The standard deviation of the share of a partition: ``w*sqrt(D*(1/n)*(1 - 1/n))``."""
         return self.weight * math.sqrt(self.rare * (1 - 1 / self.partitions) / self.partitions)
 
-    @cached_property
-    def expected_max(self) -> float:
-        """The mean of the greatest share, which is more than the greatest mean."""
-        fixed = self.expected - self.rare * self.weight / self.partitions
-        return expected_maximum(fixed, self.rare, self.weight)
-
     @property
     def busiest(self) -> int:
         """The partition that gets most, of several the first."""
         return int(np.argmax(self.expected))
-
-    @property
-    def imbalance(self) -> float:
-        """The greatest share over an equal one: 1 is even, as many as there are partitions worst.
-
-        A stage of a batch lasts so many times longer than with an even spread.
-        """
-        return self.expected_max * self.partitions
 
     @property
     def dominance(self) -> float:
@@ -202,71 +179,7 @@ def round_robin(partitions: int) -> Shares:
     return Shares(np.full(partitions, 1 / partitions))
 
 
-def expected_maximum(fixed: Floats, keys: float, weight: float) -> float:
-    """The mean of the greatest load when chance adds ``keys``, each of ``weight``, to fixed loads.
-
-    The numbers of keys are multinomial: together they are ``keys``, so one that is high makes the
-    others low. Independent Poisson numbers of the same mean stand for them. Their maximum has the
-    same mean in the normal limit, where multinomial numbers are independent ones less their common
-    average, which is 0 in the mean and shifts all loads alike. So the mean is
-    ``integral(1 - prod(F((x - fixed)/weight)))``. Within 5 % of simulation from one key up, within
-    1 % from eight up.
-    """
-    if keys <= 0 or weight <= 0:
-        return float(fixed.max())
-    mean = keys / len(fixed)
-    loads, times = np.unique(fixed, return_counts=True)
-    top = float(loads[-1])
-    reach = _REACH * math.sqrt(mean)
-    low = max(0, math.floor(mean - reach))
-    span = math.ceil(mean + reach + 3 * _REACH) - low
-    # A step is a part of a key's weight or an odd multiple of it, so that its middle is a sum of
-    # keys on the busiest partition, and the midpoint rule is exact there.
-    step = weight / (_GRID // span) if span <= _GRID else weight * (math.ceil(span / _GRID) | 1)
-    start = top + low * weight
-    points = start + (np.arange(math.ceil(span * weight / step)) + 0.5) * step
-    # Partitions that cannot come near the top do not count.
-    near = loads + (mean + reach + 3 * _REACH) * weight >= start
-    numbers = np.floor((points[:, None] - loads[near]) / weight)
-    below = np.prod(pdtr(numbers, mean) ** times[near], axis=1)
-    found = start + step * float(np.sum(1 - below))
-    least = float(loads[0]) + weight * math.ceil(keys / len(fixed))
-    return min(max(found, top + mean * weight, least), top + keys * weight)
-
-
-def hop(
-    joint: Mapping[tuple[Any, Any], float],
-    kinds: tuple[Kind, Kind],
-    partitions: tuple[int, int],
-) -> Floats:
-    """Where the records of each partition go when one keyed step follows another.
-
-    ``joint`` counts a sample of records by their key at the first step and at the second. Row i
-    of the result holds the shares of the second step's partitions in what leaves partition i of
-    the first. With the keys in hand this replaces the counted transfers of Cooper 2020, eq. 4.4
-    to 4.6, for any two numbers of partitions.
-    """
-    if not joint:
-        raise InputError(
-            "A sample of pairs of keys without records says nothing of where they go: count some."
-        )
-    origins = partition_of([pair[0] for pair in joint], partitions[0], kinds[0])
-    targets = partition_of([pair[1] for pair in joint], partitions[1], kinds[1])
-    transfers = np.zeros(partitions)
-    np.add.at(transfers, (origins, targets), np.array(list(joint.values()), np.float64))
-    return task_routing(transfers)
-
-
 # --- rates through the graph --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Overload:
-    """A partition that gets more than it can serve."""
-
-    step: str
-    partition: int
-    utilisation: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,17 +202,6 @@ class Arrivals:
         """The rate of a step."""
         return float(self.per_partition(step).sum())
 
-    def overloaded(self, service_ms: Mapping[str, float]) -> tuple[Overload, ...]:
-        """The partitions where work comes in as fast as it can be done, or faster: lambda*b >= 1.
-
-        A plan that has any is to be rejected (Cooper 2020, section 4.8).
-        """
-        found: list[Overload] = []
-        for step, mean_ms in service_ms.items():
-            busy = self.per_partition(step) * mean_ms / 1e3
-            found += [Overload(step, int(at), float(busy[at])) for at in np.flatnonzero(busy >= 1)]
-        return tuple(found)
-
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -309,7 +211,7 @@ class Workload:
     ends of a stream, the records that it brings for each record into its origin, or one such
     number for each input of the origin (Cooper 2020, eq. 4.9); 1 where nothing is said. ``routes``
     hold where the records of a stream go: the histogram of its keys, the shares that partitions
-    have by it, or a matrix as of ``hop``.
+    have by it, or a table of those of each partition that they come from.
     """
 
     source_per_s: Sequence[float]
@@ -416,30 +318,3 @@ def _side_by_side(sent: Mapping[str, Floats]) -> dict[str, Floats]:
         placed[name] = np.pad(rates, (at, whole - at - len(rates)))
         at += len(rates)
     return placed
-
-
-def traffic(external: Sequence[float], gains: Floats) -> Floats:
-    """The rates of nodes that may feed each other in circles: ``lambda = lambda0 + A' lambda``.
-
-    ``gains[i, j]`` is what j gets for each record into i: the ratio of i times its route to j.
-    There is one solution, and it is not negative, when the spectral radius of the gains is below
-    1; otherwise a circle gives back as much as it gets, or more, and the plan is refused. The
-    radius is that of the worst circle, as nodes outside of circles add nothing to it.
-    """
-    rates = np.array(external, np.float64)
-    if gains.shape != (len(rates), len(rates)) or not np.all(np.isfinite(gains) & (gains >= 0)):
-        raise InputError(
-            f"The gains of {len(rates)} nodes must be a square table of finite numbers from 0 up."
-        )
-    _, component = connected_components(gains > 0, directed=True, connection="strong")
-    for number in np.unique(component):
-        circle = np.flatnonzero(component == number)
-        radius = float(np.abs(np.linalg.eigvals(gains[np.ix_(circle, circle)])).max())
-        if radius >= 1:
-            members = ", ".join(map(str, circle))
-            raise InputError(
-                f"The nodes {members} feed each other {radius:.3g} records for every record they "
-                "get, so that their rates have no end: lower the ratios on that circle below 1."
-            )
-    solved = np.linalg.solve(np.eye(len(rates)) - gains.T, rates).astype(np.float64)
-    return np.maximum(0.0, solved)
