@@ -11,21 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
+from tailrace.model.forecasting import forecast as forecasting
+from tailrace.model.forecasting.backtests import try_methods
 from tailrace.model.forecasting.forecast import (
     MOST_AHEAD,
     NEWEST,
     Forecast,
     Series,
-    backtest,
-    find_season,
     forecast,
 )
+from tailrace.model.forecasting.seasons import season_of
 from tailrace.model.forecasting.smoothing import Method, Smoothed, smooth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
+
+    from tailrace.model.forecasting.backtests import Backtest
 
     Floats = NDArray[np.float64]
 
@@ -40,6 +43,22 @@ def series(rates: Iterable[float], step_ms: float = HOUR_MS, start_us: int = 0) 
 
 def mean(rates: Iterable[float], horizon: int, method: Method, season: int | None = None) -> Floats:
     return np.array(forecast(series(rates), horizon, method=method, season=season).mean_per_s)
+
+
+def backtest(
+    series: Series,
+    horizon: int,
+    *,
+    methods: Sequence[Method] = tuple(Method),
+    season: int | None = None,
+) -> Backtest:
+    """How a forecast picks its method, without the forecast."""
+    return try_methods(forecasting._past(series, horizon, season), tuple(methods))[0]
+
+
+def find_season(series: Series) -> int | None:
+    """The season that a forecast goes by where none is given."""
+    return season_of(forecasting._newest(series, NEWEST))
 
 
 # --- closed forms -----------------------------------------------------------------------------
