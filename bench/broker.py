@@ -11,6 +11,7 @@ import argparse
 import fcntl
 import importlib
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from typing import IO, Any
 
 from bench.jars import HOME, KAFKA, broker_jars
 from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
-from tailrace.spark.cluster.process import HOST, ChildProcess, free_ports, is_free, is_open
+from tailrace.spark.cluster.process import HOST, ChildProcess, free_ports, is_free
 from tailrace.spark.interrupt import ctrl_c
 from tailrace.spark.jvm.java import find_java, require_java
 
@@ -212,7 +213,7 @@ class Broker:
 
     def _await_answer(self, deadline: float) -> None:
         """Poll until it answers: an open port does not mean that the broker is ready."""
-        while not is_open(self._port):
+        while not _is_open(self._port):
             self._still_alive(deadline)
         admin = self._admin()
         while not self._knows_itself(admin):
@@ -308,3 +309,12 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def _is_open(port: int) -> bool:
+    """Whether a server listens on a port of this machine."""
+    try:
+        with socket.create_connection((HOST, port), timeout=1):
+            return True
+    except OSError:
+        return False

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailrace.spark import from_file, settings
+from tailrace.spark import from_file, session
 from tailrace.spark.jvm import java
 from tests.cli.conftest import GOOD, MACHINE, USER
 
@@ -129,7 +129,7 @@ def test_a_jar_that_is_not_built_is_said(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(settings, "JAR", tmp_path / "none.jar")
+    monkeypatch.setattr(session, "JAR", tmp_path / "none.jar")
     said = tailrace("run", f"{job(GOOD)}:flow").sentence(MACHINE)
     assert said == "Tailrace's Java part is not built: run 'make setup', or 'python jvm/build.py'."
 
@@ -167,8 +167,8 @@ def spark_fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         def fail(_: object) -> None:
             raise PySparkException(spark_says)
 
-        monkeypatch.setattr(settings, "require_java", lambda: None)
-        monkeypatch.setattr(settings, "launched", nullcontext)
+        monkeypatch.setattr(session, "require_java", lambda: None)
+        monkeypatch.setattr(session, "launched", nullcontext)
         monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
         monkeypatch.setattr(SparkSession.Builder, "getOrCreate", fail)
         monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

@@ -477,8 +477,9 @@ def lines_of(stream: IO[str]) -> queue.SimpleQueue[str]:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read() -> None:
-        for line in stream:
-            lines.put(line)
+        with stream:
+            for line in stream:
+                lines.put(line)
         lines.put("")
 
     threading.Thread(target=read, daemon=True).start()

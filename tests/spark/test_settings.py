@@ -285,7 +285,7 @@ def test_the_slots_of_a_master_are_known(master: str, slots: int) -> None:
 def test_a_missing_jar_is_said_before_spark_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(settings, "JAR", tmp_path / "none.jar")
+    monkeypatch.setattr(module, "JAR", tmp_path / "none.jar")
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     with pytest.raises(EnvironmentUnfit, match="Tailrace's Java part is not built: run"):
         session()

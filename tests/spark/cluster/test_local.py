@@ -141,8 +141,10 @@ def test_a_cluster_runs_until_it_is_asked_to_end_and_nothing_is_left_of_it(
     program = str(Path(sys.executable).with_name("tailrace"))
     command = [program, "cluster", "start", "--port", str(port), "--no-archive"]
     local = {**os.environ, "TMPDIR": str(tmp_path)}
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=local)
-    try:
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=local) as started,
+        killed(started),
+    ):
         assert started.stdout is not None
         assert started.stdout.readline() == (
             f"1 x 4 cores at spark://{HOST}:{port}; Ctrl-C stops them.\n"
@@ -155,9 +157,15 @@ def test_a_cluster_runs_until_it_is_asked_to_end_and_nothing_is_left_of_it(
         _, left = psutil.wait_procs(below, timeout=30)
         assert not left
         assert not list(tmp_path.glob("tailrace-*"))
+
+
+@contextmanager
+def killed(process: subprocess.Popen[str]) -> Iterator[None]:
+    """However the block ends, the process is gone."""
+    try:
+        yield
     finally:
-        started.kill()
-        started.wait()
+        process.kill()
 
 
 OWN = """

@@ -114,12 +114,3 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def is_open(port: int) -> bool:
-    """Whether somebody does."""
-    try:
-        with socket.create_connection((HOST, port), timeout=1):
-            return True
-    except OSError:
-        return False
