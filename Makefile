@@ -53,19 +53,20 @@ bench: setup
 	$(BIN)/python -m bench simulator --out bench/results/simulator.json
 	$(BIN)/python -m bench predict --out bench/results/predict.json
 	$(BIN)/tailrace demo --json > bench/results/demo.json
-	$(BIN)/python docs/figures.py
+	$(BIN)/python -m docs.figures
 
 # About 40 minutes: how right predictions are, on every topology in both backends.
 bench-predict: setup
 	$(BIN)/tailrace validate --out bench/results/validate.json
-	$(BIN)/python docs/figures.py
+	$(BIN)/python -m docs.figures
 
 # About two and a half hours: every policy under one load, on real executors; and what scale-out
 # picks. It goes on where it was interrupted; make clean forgets.
 bench-scale: setup
 	$(BIN)/python -m bench scale --keep out/scale.jsonl --out bench/results/scale.json
+	$(BIN)/python -m bench rehearse --keep out/rehearse.jsonl --out bench/results/rehearse.json
 	$(BIN)/python -m bench stela --out bench/results/stela.json
-	$(BIN)/python docs/figures.py
+	$(BIN)/python -m docs.figures
 
 # 300 faults over six flows: exact, or refused in one sentence. It goes on where it was interrupted.
 chaos: setup
@@ -80,7 +81,7 @@ nightly: setup
 
 # Twenty moves and kills of executors under two flows: nothing is lost or counted twice.
 elastic: setup
-	$(BIN)/python tests/spark/elastic.py 20 1
+	$(BIN)/python tests/spark/cluster/elastic.py 20 1
 
 # A Kafka broker on loopback, until Ctrl-C; docs/kafka.md says what to do with it.
 PORT ?= 9092
@@ -90,7 +91,7 @@ kafka: setup
 # An hour of real-time mode with state: does anything grow?
 soak: setup
 	$(BIN)/python -m bench.soak --minutes 60 --out bench/results/soak.json
-	$(BIN)/python docs/figures.py
+	$(BIN)/python -m docs.figures
 
 # Every dependency with the hashes of all its files, for any platform and Python from 3.11 on. Versions
 # stay where they are allowed to: run after changing dependencies, then test. UPGRADE=1 takes the newest.

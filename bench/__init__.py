@@ -27,10 +27,11 @@ NAMES = (
     "simulator",
     "predict",
     "scale",
+    "rehearse",
     "stela",
 )
 
-LONG = ("scale",)
+LONG = ("scale", "rehearse")
 """Benchmarks that can keep finished runs in a file."""
 
 

@@ -16,10 +16,10 @@ from tailrace import load
 from tailrace.report.machine import described
 from tailrace.spark import sinks
 from tailrace.spark.flow import Flow
-from tailrace.spark.settings import session
+from tailrace.spark.health.usage import cpu_seconds
+from tailrace.spark.pipeline.step import batch_step
+from tailrace.spark.session import session
 from tailrace.spark.sources import replay
-from tailrace.spark.step import batch_step
-from tailrace.spark.usage import cpu_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,9 +22,9 @@ from typing import IO, Any
 
 from bench.jars import HOME, KAFKA, broker_jars
 from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
+from tailrace.spark.cluster.process import HOST, ChildProcess, free_ports, is_free, is_open
 from tailrace.spark.interrupt import ctrl_c
-from tailrace.spark.java import find_java, require_java
-from tailrace.spark.leash import HOST, Leashed, free_ports, is_free, is_open
+from tailrace.spark.jvm.java import find_java, require_java
 
 PATIENCE_S = 60.0
 """How long a broker may take to start, or to stop by itself."""
@@ -67,7 +67,7 @@ class Broker:
         free = free_ports()
         self._port = next(free) if port is None else port
         self._control_port = next(other for other in free if other != self._port)
-        self._process: Leashed | None = None
+        self._process: ChildProcess | None = None
         self._lock: IO[bytes] | None = None
 
     @property
@@ -187,7 +187,7 @@ class Broker:
 
     def _launch(self) -> None:
         command = self._java("kafka.Kafka", str(self._settings))
-        self._process = Leashed(command, self._log, directory=self._directory)
+        self._process = ChildProcess(command, self._log, directory=self._directory)
 
     def _format(self) -> None:
         """Write the settings and, unless done before, format the directory for a broker."""

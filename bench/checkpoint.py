@@ -23,7 +23,7 @@ class Kept:
         """Read the runs that exist already; ``setting`` is what all runs must have in common."""
         self._file = file
         self._setting = setting
-        self._runs: dict[str, dict[str, Any]] = {}
+        self.runs: dict[str, dict[str, Any]] = {}
         if file is not None and file.exists():
             *lines, torn = file.read_text("utf-8").split("\n")
             for line in lines:
@@ -42,17 +42,17 @@ class Kept:
                 f"The runs in {file} were made with {setting} and not with {self._setting}: name "
                 "a new file."
             )
-        self._runs[name] = run
+        self.runs[name] = run
 
     def __call__(self, name: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The run with this name: the kept one, or a new one."""
-        if name not in self._runs:
-            self._runs[name] = found = run()
+        if name not in self.runs:
+            self.runs[name] = found = run()
             if self._file is not None:
                 line = json.dumps({"name": name, "setting": self._setting, "run": found})
                 with self._file.open("a", encoding="utf-8") as file:
                     file.write(line + "\n")
-        return self._runs[name]
+        return self.runs[name]
 
 
 def _cut_off(torn: str, file: Path) -> None:

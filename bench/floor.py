@@ -25,9 +25,9 @@ from tailrace import load
 from tailrace.report.machine import described
 from tailrace.spark import sinks
 from tailrace.spark.flow import Flow
-from tailrace.spark.settings import session
+from tailrace.spark.pipeline.step import batch_step
+from tailrace.spark.session import session
 from tailrace.spark.sources import replay
-from tailrace.spark.step import batch_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

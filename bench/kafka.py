@@ -22,8 +22,8 @@ from tailrace.errors import EnvironmentUnfit
 from tailrace.report.machine import described
 from tailrace.spark import kafka
 from tailrace.spark.flow import Flow
-from tailrace.spark.settings import session
-from tailrace.spark.step import keyed_step, step
+from tailrace.spark.pipeline.step import keyed_step, step
+from tailrace.spark.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,9 +21,9 @@ from tailrace.errors import FlowFailed
 from tailrace.report.machine import described
 from tailrace.spark import sinks
 from tailrace.spark.flow import Flow
-from tailrace.spark.settings import session
+from tailrace.spark.pipeline.step import step
+from tailrace.spark.session import session
 from tailrace.spark.sources import replay
-from tailrace.spark.step import step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

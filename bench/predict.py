@@ -16,7 +16,8 @@ from tailrace.goals import Constraint
 from tailrace.model.predict import predict
 from tailrace.model.size import size_for
 from tailrace.plan import Backend, Plan
-from tailrace.profile.profile import BatchCosts, HandOverCosts, Profile, StepProfile
+from tailrace.profile.costs import USUAL_BATCH, USUAL_HAND_OVER
+from tailrace.profile.profile import Profile, StepProfile
 from tailrace.report.machine import described
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ FLOW = Profile(
     4_000.0,
     Plan(200.0, (("parse",), ("score",), ("count",)), {"score": 4, "count": 2}, cores=8),
     cores=8,
-    batch=BatchCosts(40.0, 0.005),
-    hand_over=HandOverCosts(0.2, 0.002),
+    batch=USUAL_BATCH,
+    hand_over=USUAL_HAND_OVER,
 )
 LIVE = replace(FLOW.plan, backend=Backend.REALTIME, interval_ms=60_000.0)
 MOST_CORES = 16

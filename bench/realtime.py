@@ -22,7 +22,7 @@ from bench.peers import install, peers
 from bench.realtime_run import Setup, take_turn
 from tailrace.errors import TailraceError
 from tailrace.report.machine import described
-from tailrace.spark.settings import session
+from tailrace.spark.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

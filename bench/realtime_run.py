@@ -22,9 +22,9 @@ from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
 from tailrace.spark import sinks
 from tailrace.spark.flow import Flow
+from tailrace.spark.health.usage import cpu_seconds
+from tailrace.spark.pipeline.step import batch_step, step
 from tailrace.spark.sources import replay
-from tailrace.spark.step import batch_step, step
-from tailrace.spark.usage import cpu_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from tailrace import load
 from tailrace.report.machine import described
-from tailrace.spark.settings import session
+from tailrace.spark.session import session
 from tailrace.spark.sources import replay
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -31,18 +32,19 @@ from tailrace.report.machine import described
 from tailrace.report.saso import SizedStep, saso
 from tailrace.report.saso import table as saso_table
 from tailrace.report.sizes import plot
-from tailrace.spark import archive, sinks
-from tailrace.spark.backend import now_us
-from tailrace.spark.cluster import Cluster
-from tailrace.spark.executors import Executors
+from tailrace.spark import sinks
+from tailrace.spark.backends.base import now_us
+from tailrace.spark.cluster import archive
+from tailrace.spark.cluster.executors import Executors
+from tailrace.spark.cluster.local import Cluster
 from tailrace.spark.flow import Flow
-from tailrace.spark.running import send_by_value
-from tailrace.spark.settings import few_executors, session
+from tailrace.spark.from_file import send_by_value
+from tailrace.spark.pipeline.step import step
+from tailrace.spark.session import few_executors, session
 from tailrace.spark.sources import replay
-from tailrace.spark.step import step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -50,8 +52,8 @@ if TYPE_CHECKING:
 
     from tailrace.policy.scaling.sizing import Scaler
     from tailrace.report.data import Report
+    from tailrace.spark.pipeline.trace import Pipeline
     from tailrace.spark.run import Run
-    from tailrace.spark.trace import Pipeline
 
     Done = Callable[[str, Callable[[], dict[str, Any]]], dict[str, Any]]
 
@@ -94,7 +96,6 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
     Finished runs are kept in the file ``keep``; runs during which the machine stood still are
     repeated.
     """
-    send_by_value(sys.modules[__name__])  # otherwise workers would import every benchmark with it
     stairs = SHORT if quick else STAIRS
     known = scalers() | rivals()
     makers = {name: known[name] for name in (QUICK if quick else POLICIES)}
@@ -103,18 +104,13 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
     def done(name: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return kept(name, partial(moving, run))
 
-    archive.ensure()
-    with Cluster(workers=1, cores=MOST, memory="512 MiB") as cluster:
-        spark = session("scale", master=cluster.master, settings=SMALL, executors=(1, MOST))
-        try:
-            _warm_up(spark)
+    with _cluster() as cluster:
+        with _warm_session(cluster) as spark:
             runs = [
                 done(name, partial(_run, spark, name, make, stairs))
                 for name, make in makers.items()
             ]
             constants = _constants(spark, done, runs[0], stairs, quick=quick)
-        finally:
-            spark.stop()
         if not quick:
             runs.append(done(SPARKS_OWN, partial(_run_sparks_own, cluster.master, stairs)))
     return {
@@ -125,6 +121,30 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
         "best_constant": _best(constants, runs[0]["fulfilled_share"]),
         "machine": described(),
     }
+
+
+def _cluster() -> Cluster:
+    send_by_value(sys.modules[__name__])  # otherwise workers would import every benchmark with it
+    archive.ensure()
+    return Cluster(workers=1, cores=MOST, memory="512 MiB")
+
+
+@contextmanager
+def elastic_session() -> Iterator[SparkSession]:
+    """A session with a varying number of executors, on its own cluster."""
+    with _cluster() as cluster, _warm_session(cluster) as spark:
+        yield spark
+
+
+@contextmanager
+def _warm_session(cluster: Cluster) -> Iterator[SparkSession]:
+    """A session with a varying number of executors, after it ran the flow for a while."""
+    spark = session("scale", master=cluster.master, settings=SMALL, executors=(1, MOST))
+    try:
+        _warm_up(spark)
+        yield spark
+    finally:
+        spark.stop()
 
 
 def _constants(
@@ -170,11 +190,18 @@ def _run(
     stairs: load.Staircase,
     size: int = 1,
 ) -> dict[str, Any]:
-    _begin_with(spark, size)
-    flow = _flow(pipeline, stairs, executors=(size, MOST), scaler=make())
-    report = _followed(name, flow.start(spark), stairs).data
+    report = elastic_run(spark, name, make(), stairs, size).data
     steps = [_step(interval, report, stairs) for interval in _counted(report)]
     return _outcome(name, report, report["scaling"], steps, stairs)
+
+
+def elastic_run(
+    spark: SparkSession, name: str, scaler: Scaler, stairs: load.Staircase, size: int = 1
+) -> Report:
+    """The flow under the whole load, starting with ``size`` executors."""
+    _begin_with(spark, size)
+    flow = _flow(pipeline, stairs, executors=(size, MOST), scaler=scaler)
+    return _followed(name, flow.start(spark), stairs)
 
 
 def _run_sparks_own(master: str, stairs: load.Staircase) -> dict[str, Any]:

@@ -38,11 +38,12 @@ from tailrace.errors import FlowFailed, InputError, TailraceError
 from tailrace.profile.histogram import LogHistogram
 from tailrace.report.machine import described
 from tailrace.spark import sinks
-from tailrace.spark.batchlog import BatchLog
+from tailrace.spark.checkpoints.batch_log import BatchLog
 from tailrace.spark.flow import Flow
 from tailrace.spark.interrupt import ctrl_c
-from tailrace.spark.settings import session
-from tailrace.spark.step import keyed_step, state_place, step
+from tailrace.spark.pipeline.step import keyed_step, step
+from tailrace.spark.session import session
+from tailrace.state.place import state_place
 from tailrace.state.store import Store
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from tailrace.report.machine import described
-from tailrace.spark.running import example, find_flow
-from tailrace.spark.settings import session
+from tailrace.spark.from_file import example, find_flow
+from tailrace.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

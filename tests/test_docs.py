@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import re
 import shlex
@@ -14,25 +13,28 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer.main
 
-from bench import NAMES, benchmark
+from bench import NAMES, benchmark, floor, kafka, scale
 from bench import __main__ as laboratory
+from docs import figures
 from tailrace import outside
 from tailrace.cli import profile as profile_command
 from tailrace.cli.app import app
-from tailrace.control import batches, scaling
+from tailrace.control import learning, scaling
 from tailrace.model import size
 from tailrace.model.forecasting import forecast
 from tailrace.policy import batching, chaining, feasibility
 from tailrace.policy.scaling.calibration import Priorities
 from tailrace.policy.scaling.choice import DEFAULT, EXECUTORS, scalers
 from tailrace.profile import histogram
-from tailrace.spark import executors, java, meter, realtime
-from tailrace.spark.microbatch import MicroBatch
-from tailrace.spark.realtime import RealTime
+from tailrace.spark.backends import realtime
+from tailrace.spark.backends.microbatch import MicroBatch
+from tailrace.spark.backends.realtime import RealTime
+from tailrace.spark.cluster import executors
+from tailrace.spark.jvm import java
+from tailrace.spark.worker import meter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (
@@ -71,15 +73,6 @@ def commands(document: Path, program: str) -> Iterator[list[str]]:
         words = shlex.split(line, comments=True) if line.count('"') % 2 == 0 else line.split()
         if words and words[0] in (program, f".venv/bin/{program}"):
             yield words[1:]
-
-
-def figures_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("figures", ROOT / "docs" / "figures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 # --- code and commands -----------------------------------------------------------------------
@@ -125,10 +118,11 @@ def test_every_benchmark_and_its_options_exist(document: Path) -> None:
             assert {word for word in words[3:] if word.startswith("--")} <= options
 
 
-def test_the_options_that_the_readme_names_alone_are_those_of_run() -> None:
+@pytest.mark.parametrize("document", ["README.md", "docs/flows.md"])
+def test_the_options_that_a_document_names_alone_are_those_of_run(document: str) -> None:
     known: Any = typer.main.get_command(app)
     options = {opt for param in known.commands["run"].params for opt in param.opts}
-    named = {code for code in inline(ROOT / "README.md") if code.startswith("--")}
+    named = {code for code in inline(ROOT / document) if code.startswith("--")}
     assert named
     assert named <= options
 
@@ -194,15 +188,42 @@ def test_a_path_is_told_from_other_code() -> None:
     assert not is_path("D(n) = a + c*n")
 
 
+def test_the_index_leads_to_every_guide() -> None:
+    index = ROOT / "docs" / "index.md"
+    linked = {link.partition("#")[0] for link in LINK.findall(index.read_text(encoding="utf-8"))}
+    guides = {path.name for path in (ROOT / "docs").glob("*.md") if path != index}
+    assert guides <= linked
+
+
+def test_the_changelog_has_what_is_to_come_and_a_section_for_each_release() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    first, *releases = re.findall(r"^## \[(.+?)\](.*)$", text, re.MULTILINE)
+    assert first == ("Unreleased", "")
+    assert released["project"]["version"] == releases[0][0]
+    assert all(re.fullmatch(r" - \d{4}-\d\d-\d\d", date) for _, date in releases)
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= kinds
+
+
 # --- figures ---------------------------------------------------------------------------------
 
 
-def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
-    script = figures_script()
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme == script.updated(readme, script.figures(ROOT / "bench" / "results")), (
-        "run: .venv/bin/python docs/figures.py"
+@pytest.mark.parametrize("document", figures.DOCUMENTS, ids=lambda path: path.name)
+def test_the_figures_of_the_documents_are_those_of_the_results(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    assert figures.asked_for(text)
+    assert text == figures.updated(text, figures.tables(figures.RESULTS)), (
+        "run: .venv/bin/python -m docs.figures"
     )
+
+
+def test_the_readme_has_six_figures_and_the_benchmarks_have_all() -> None:
+    readme, benchmarks = (path.read_text(encoding="utf-8") for path in figures.DOCUMENTS)
+    found = figures.tables(figures.RESULTS)
+    assert figures.asked_for(readme) == [figures.HIGHLIGHTS]
+    assert len(found[figures.HIGHLIGHTS].splitlines()) == 2 + 6
+    assert sorted([*figures.asked_for(benchmarks), figures.HIGHLIGHTS]) == sorted(found)
 
 
 MACHINE = {
@@ -250,10 +271,13 @@ def results() -> dict[str, dict[str, Any]]:
     speeds = {"single_queue": 20_000_000, "three_stages": 10_000_000, "simpy": 90_000}
     speeds |= {"ciw": 40_000, "simpy_three_stages": 41_000, "ciw_three_stages": 17_000}
     answers = {"predict_microbatch_ms": 1.2, "predict_realtime_ms": 3.4}
-    off = {"median_abs_error": 0.06, "p90_abs_error": 0.15}
-    validation = {"mean": off, "p99": off, "saturation": {"max_abs_error": 0.08}}
-    validation["arrivals"] = {"max_abs_error": 0.01}
-    counted = {"predictions": 500, "configurations": 48}
+    off = {"median_abs_error": 0.06, "p90_abs_error": 0.15, "max_abs_error": 0.77}
+    validation = {"mean": off, "p99": off, "saturation": {**off, "max_abs_error": 0.08}}
+    validation["arrivals"] = {**off, "max_abs_error": 0.01}
+    said = "one: microbatch 0 ms x1 at 0.35 -> microbatch 9 ms x2 at 0.53: mean {}"
+    said += ", p99 9 ms of 9 ms (+90%)"
+    means = ("8 ms of 10 ms (-20%)", "never of 10 ms (+100%)", "9 ms of 10 ms (-10%)")
+    counted = {"predictions": 500, "configurations": 48, "made": [said.format(m) for m in means]}
     mean = {"exact": 2.0, "tailrace": 2.01, "simpy": 2.1, "ciw": 1.9}
     policy = {"name": "ours", "fulfilled_share": 0.97, "reconfigurations": 12, "settling_s": 9.0}
     step = {"at_s": 0.0, "rate_per_s": 100.0, "size": 1, "least": 1, "latency_ms": 900.0}
@@ -292,36 +316,93 @@ def test_the_results_used_here_have_the_shape_that_the_benchmarks_give() -> None
 def test_every_result_has_its_rows(tmp_path: Path) -> None:
     for name, result in results().items():
         (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
-    table = figures_script().figures(tmp_path)
-    rows = [line for line in table.splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + 2 + 2 + (1 + 1 + 1 + 1) + 1 + 1 + 1 + 1 + 1 + (2 + 2 + 4) + 3 + 1 + 1
-    assert "97% of intervals with 12 moves, 3,840 core-seconds | 5,400 core-seconds on 6" in table
-    assert "theirs 40% of intervals with 31 moves |" in table
-    assert "Star +65% | +2% by the best of the other strategies |" in table
+    found = figures.tables(tmp_path)
+    counts = {name: text.count("\n|") - 1 for name, text in found.items() if name != "machines"}
+    assert counts == {
+        "floor": 2,
+        "batching": 2 + 1,
+        "realtime": 1 + 1 + 1 + 1,
+        "kafka": 1,
+        "staircase": 1,
+        "scale": 2 + 1,
+        "stela": 1,
+        "soak": 4,
+        "overhead": 1,
+        "replay": 1,
+        "simulator": 2,
+        "predict": 2 + 1,
+        "validate": 2 + 1 + 2,
+        "demo": 3,
+        "highlights": 6,
+    }
+    assert {
+        line.count("|") for text in found.values() for line in text.splitlines() if line[0] == "|"
+    } == {4}
+    assert "| ours | 97% of intervals with 12 moves | 3,840 |" in found["scale"]
+    assert "| theirs | 40% of intervals with 31 moves | 3,840 |" in found["scale"]
+    assert "| 6 executors | 97% of intervals with 12 moves | 5,400 |" in found["scale"]
+    assert "| Star | +65% | +2% |" in found["stela"]
+    assert "| JVM | 700 MiB | 701 MiB |" in found["soak"]
+    assert (
+        "p50 and p99 at 2,000 records/s | 0.7 ms and 2.1 ms | 9 ms and 25 ms on other |"
+        in (found["realtime"])
+    )
+    rates = "450,000 records/s in Arrow steps, 150,000 in row steps | 31,000 on other |"
+    assert rates in found["realtime"]
+    kept = "18 ms, kept in 100% of intervals, 55 CPU seconds per million records"
+    assert kept in found["realtime"]
+    assert "| 60 s | 4 ms and 12 ms | 3 ms and 9 ms |" in found["kafka"]
+    chosen = "| 10 ms on realtime (chosen) | 8 ms, kept in 100% of intervals | 49.0 |"
+    assert chosen in found["staircase"]
+    assert "| p50 latency | 20 ms | 100 ms |" in found["floor"]
+    assert "| p99 latency | 60 ms | 300 ms |" in found["floor"]
+    assert "| 300 ms | 222 ms, kept in 97% of intervals | 7 |" in found["batching"]
+    assert (
+        "98,000 records/s | 100,000 records/s without: measuring takes 2.0% |"
+        in (found["overhead"])
+    )
+    assert "7,654,321 records/s" in found["replay"]
+    assert (
+        "mean latency, 500 predictions of 48 runs | 6.0% | 15.0% and 77.0% |" in found["validate"]
+    )
+    assert "mean latency, one | 20.0% | 100.0% and 100.0% |" in found["validate"]
+    assert "rate at which a plan saturates | 6.0% | 15.0% and 8.0% |" in found["validate"]
+    assert "mean <= 500 ms in every 5 s | 95% | none judged on plain Spark |" in found["demo"]
+    assert found["machines"] == (
+        "The benchmarks ran on 3 cores with 5 GiB, Linux on x86_64, Python 3.11.0, PySpark 4.3.0."
+    )
+
+
+def test_the_figures_of_the_readme_are_those_of_their_benchmarks(tmp_path: Path) -> None:
+    for name, result in results().items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
+    table = figures.tables(tmp_path)[figures.HIGHLIGHTS]
+    assert "p50 | 20 ms | 100 ms on stock PySpark |" in table
     assert "p50 and p99 | 0.7 ms and 2.1 ms | 9 ms and 25 ms on other |" in table
-    assert "450,000 records/s in Arrow steps, 150,000 in row steps | 31,000 on other |" in table
-    assert "18 ms, kept in 100% of intervals, 55 CPU seconds a million records" in table
-    assert "p50 and p99 | 4 ms and 12 ms | p99 9 ms without the gaps |" in table
-    assert "on realtime (chosen) | 8 ms, kept in 100% of intervals, 49.0 CPU seconds" in table
-    assert {line.count("|") for line in rows} == {4}
-    assert "p50 latency | 20 ms | 100 ms on stock PySpark |" in table
-    assert "p99 latency | 60 ms | 300 ms on stock PySpark |" in table
-    assert "222 ms, kept in 97% of intervals, 7 CPU seconds a million records" in table
-    assert "98,000 records/s | 100,000 records/s without: measuring takes 2.0% |" in table
-    assert "7,654,321 records/s" in table
-    assert "mean <= 500 ms in every 5 s | 95% | none judged on plain Spark |" in table
-    assert table.endswith("3 cores with 5 GiB, Linux on x86_64, Python 3.11.0, PySpark 4.3.0.")
-    assert table.count("3 cores") == 1
+    assert "p50 and p99 | 4 ms and 12 ms | 3 ms and 9 ms without the gaps" in table
+    assert "222 ms, kept in 97% of intervals, 3 CPU seconds per million records | 11 CPU" in table
+    assert "97% of intervals, 3,840 core-seconds | 5,400 core-seconds on 6 executors" in table
+    predicted = "Mean latency of 1 known topologies, 500 predictions | 6.0% off in the median"
+    assert f"{predicted}, 9 in 10 within 15.0% |" in table
 
 
-def test_without_results_there_is_a_header_and_nothing_else(tmp_path: Path) -> None:
-    assert len(figures_script().figures(tmp_path).splitlines()) == 2
+def test_without_results_the_readme_has_a_header_and_nothing_else(tmp_path: Path) -> None:
+    found = figures.tables(tmp_path)
+    assert set(found) == {figures.HIGHLIGHTS}
+    assert len(found[figures.HIGHLIGHTS].splitlines()) == 2
+
+
+def test_a_table_that_was_not_made_stays_as_it_was() -> None:
+    text = "<!-- figures: floor -->\n| old |\n<!-- figures end -->\n"
+    assert figures.updated(text, {}) == text
+    assert figures.updated(text, {"floor": "| new |"}) == text.replace("old", "new")
 
 
 def test_a_demo_without_a_baseline_has_nothing_beside_it(tmp_path: Path) -> None:
     alone = {key: value for key, value in results()["demo"].items() if key != "baseline"}
     (tmp_path / "demo.json").write_text(json.dumps(alone), encoding="utf-8")
-    rows = figures_script().figures(tmp_path).splitlines()[2:]
+    rows = figures.tables(tmp_path)["demo"].splitlines()[2:]
+    assert rows
     assert all(row.endswith("| - |") for row in rows)
 
 
@@ -337,10 +418,15 @@ STATED = (
     ("README.md", f"a JDK {java.OLDEST} or later"),
     ("README.md", f"each side for {default_of('demo', 'seconds'):g} seconds"),
     ("README.md", f"in `{default_of('demo', 'out')}`"),
+    ("docs/benchmarks.md", f"steps that do nothing, at {floor.RATE_PER_S:,} records/s"),
+    ("docs/benchmarks.md", f"a keyed count at {kafka.RATE_PER_S:,} records/s"),
+    ("docs/benchmarks.md", f"waits {scale.WAIT_MS:g} ms for each record"),
+    ("docs/benchmarks.md", f"on 1 to {scale.MOST} executors"),
+    ("docs/benchmarks.md", f"a mean within {scale.BOUND_MS / 1e3:g} s"),
     ("docs/measuring.md", f"one record in {meter.SAMPLE_EVERY} of each Arrow batch"),
     ("docs/measuring.md", f"{4 * meter.MOST_KEYS} goes on with the {meter.MOST_KEYS} most"),
     (
-        "README.md",
+        "docs/flows.md",
         f"({MicroBatch.STOP_WITHIN_S:g} s, in real-time mode {RealTime.STOP_WITHIN_S:g} s)",
     ),
     ("docs/measuring.md", f"nothing was heard for {realtime.SILENCE_S:g} seconds"),
@@ -350,7 +436,7 @@ STATED = (
     ("docs/policies.md", f"more than {chaining.SPLIT_ABOVE * 100:g} % busy is **split**"),
     ("docs/policies.md", f"at most {chaining.JOIN_UP_TO * 100:g} % busy"),
     ("docs/policies.md", f"for {chaining.DWELL_INTERVALS} whole intervals"),
-    ("docs/policies.md", f"on at least {batches.LEAST_POINTS} batches"),
+    ("docs/policies.md", f"on at least {learning.LEAST_POINTS} batches"),
     ("docs/policies.md", f"measured more than {feasibility.FAR:g} times the bound"),
     ("docs/policies.md", "the bound less 8 to 20 %"),
     ("docs/policies.md", "the gain is above 8 %"),
@@ -365,9 +451,9 @@ STATED = (
     ("docs/scaling.md", f"come within {executors.PATIENCE_S:g} seconds is reported"),
     ("docs/scaling.md", f"are there after {executors.PATIENCE_S:g} s:"),
     ("docs/scaling.md", f"during the next {scaling.CONTENT} intervals"),
-    ("docs/scaling.md", f"nor for {batches.SETTLING_US / 1e6:g} seconds after"),
-    ("docs/scaling.md", f"and is `{DEFAULT}` unless told"),
-    ("docs/scaling.md", f"which is {Priorities().resource:g} unless told"),
+    ("docs/scaling.md", f"nor for {scaling.SETTLING_US / 1e6:g} seconds after"),
+    ("docs/scaling.md", f"the default, `{DEFAULT}`, looks ahead"),
+    ("docs/scaling.md", f"which is {Priorities().resource:g} by default"),
 )
 
 
@@ -382,7 +468,7 @@ def test_the_margins_that_the_documents_state_are_those_of_the_policy() -> None:
     assert (batching._WORST_MARGIN, batching._UNSETTLED_MARGIN) == (0.06, 0.4)
     assert batching._WORTH_RAISING == 1.08
     assert (batching._LEAST_RATIO, batching._MOST_RATIO) == (0.8, 2.0)
-    assert batches.RATIOS == 5
+    assert learning.RATIOS == 5
 
 
 def test_the_scalers_that_the_documents_name_are_those_that_there_are() -> None:

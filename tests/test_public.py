@@ -31,7 +31,7 @@ HEAVY = ("matplotlib", "rich", "typer", "pandas")
 
 @pytest.mark.parametrize(
     ("module", "without"),
-    [("tailrace.spark.chain", HEAVY), ("bench", (*HEAVY, "pyspark", "tailrace.spark"))],
+    [("tailrace.spark.worker.chain", HEAVY), ("bench", (*HEAVY, "pyspark", "tailrace.spark"))],
     ids=["what workers run", "the names of benchmarks"],
 )
 def test_what_is_imported_often_brings_nothing_that_takes_long(

@@ -12,7 +12,8 @@ from tailrace.errors import InputError, LoadError
 from tailrace.load import Burst, Constant, Recorded, Staircase
 from tailrace.plan import Backend, Plan
 from tailrace.policy.scaling.sizing import Load, Move
-from tailrace.profile.profile import BatchCosts, Profile, StepProfile
+from tailrace.profile.costs import BatchCosts
+from tailrace.profile.profile import Profile, StepProfile
 from tailrace.testing import Plant, StepCost, simulate
 
 WAITS = Profile(

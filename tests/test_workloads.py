@@ -21,7 +21,7 @@ from pyspark import cloudpickle
 
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.policy.scaling.sizing import Limits
-from tailrace.spark.running import example, find_flow
+from tailrace.spark.from_file import example, find_flow
 from tailrace.state.plain import dumps, loads
 from tailrace.state.state import State
 
@@ -43,7 +43,7 @@ TWITTER, TRADING = declared("hot_topics"), declared("trading")
 def test_the_examples_are_declared_without_a_session() -> None:
     flows = [f"{example(f'{name}.py')}:flow" for name in ("hot_topics", "trading")]
     code = (
-        "from pyspark import SparkContext; from tailrace.spark.running import find_flow\n"
+        "from pyspark import SparkContext; from tailrace.spark.from_file import find_flow\n"
         f"print([find_flow(name).name for name in {flows}], SparkContext._active_spark_context)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

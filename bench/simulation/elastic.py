@@ -19,8 +19,8 @@ import numpy as np
 
 from bench.simulation import kernels
 from tailrace.errors import InputError
+from tailrace.model.kingman import Kingman
 from tailrace.model.microbatch import BatchModel
-from tailrace.model.queueing.queues import Kingman
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from tailrace.report.data import Report
     from tailrace.spark import kafka, sinks
     from tailrace.spark.flow import Flow
+    from tailrace.spark.pipeline.step import batch_step, flat_step, keyed_step, step
     from tailrace.spark.run import Run
-    from tailrace.spark.settings import session
+    from tailrace.spark.session import session
     from tailrace.spark.sources import replay
-    from tailrace.spark.step import batch_step, flat_step, keyed_step, step
 
 __all__ = [
     "Constraint",
@@ -66,16 +66,16 @@ _HOMES = {
     "Report": "tailrace.report.data",
     "Run": "tailrace.spark.run",
     "TailraceError": "tailrace.errors",
-    "batch_step": "tailrace.spark.step",
-    "flat_step": "tailrace.spark.step",
-    "keyed_step": "tailrace.spark.step",
+    "batch_step": "tailrace.spark.pipeline.step",
+    "flat_step": "tailrace.spark.pipeline.step",
+    "keyed_step": "tailrace.spark.pipeline.step",
     "load": "tailrace",
     "rehearse": "tailrace.rehearsal",
     "replay": "tailrace.spark.sources",
-    "session": "tailrace.spark.settings",
+    "session": "tailrace.spark.session",
     "kafka": "tailrace.spark",
     "sinks": "tailrace.spark",
-    "step": "tailrace.spark.step",
+    "step": "tailrace.spark.pipeline.step",
 }
 
 

@@ -47,6 +47,12 @@ COMING = "10 s"
 
 WARM_UP = "10 s"
 
+MOST_RECORDS = 20_000_000
+"""A million takes seconds and 100 MiB."""
+
+MOST_S = 7 * 86_400.0
+"""A week, of which every hour takes some 15 s."""
+
 
 @dataclass(frozen=True, slots=True)
 class Elastic:
@@ -99,7 +105,7 @@ def rehearse(
     scaler: str | Scaler | None = None,
     executors: tuple[int, int] | int | None = None,
     cores: int = 1,
-    coming: str | float = COMING,
+    coming: str | float | None = None,
     warm_up: str | float = WARM_UP,
     seed: int = 1,
 ) -> Report:
@@ -116,7 +122,7 @@ def rehearse(
         executors: How many there may be, as (least, most), or how many there are all the time;
             without it the flow has the slots that the profile was measured on.
         cores: The cores of an executor.
-        coming: How long executors take to come.
+        coming: How long executors take to come; as measured if not given, else 10 s.
         warm_up: The beginning that verdicts leave out.
         seed: What makes this rehearsal differ from another of the same.
     """
@@ -124,16 +130,20 @@ def rehearse(
     bound = only_constraint({k: str(v) for k, v in given.items() if v is not None}, str(every))
     if bound is None:
         raise InputError("There is no bound to keep: give mean='500 ms', or p95, or p99.")
+    if scaler is not None and executors is None:
+        raise InputError("A scaler decides on executors: say how many, as executors=(1, 8).")
     if profile.backend is not Backend.MICROBATCH:
         raise InputError(
             "The profile is of real-time mode, and only micro-batches can be rehearsed: run the "
             "flow with backend='microbatch' and --profile."
         )
+    _check_size(load)
     limits = _limits(executors, cores)
     graph = _scaled(profile.graph, limits)
     plan = first_plan(graph, first_interval_ms((bound,), 5_000.0), profile.cores)
     plan = replace(plan, row_limit=profile.plan.row_limit)
-    plant = plant_of(profile, plan, cores=cores, start_ms=duration_ms(coming))
+    start_ms = duration_ms(COMING if coming is None else coming)
+    plant = plant_of(profile, plan, cores=cores, start_ms=start_ms)
     trace = generate(load, keys=_keys(profile), seed=seed)
     elastic = None if limits is None else Elastic(scaler or DEFAULT, limits)
     controller = run(graph, plant, trace, plan, (bound,), elastic=elastic, seed=seed)
@@ -145,6 +155,17 @@ def rehearse(
         warm_up_ms=warm_up_ms,
         notes=(f"A rehearsal in simulated time, on the profile of '{profile.name}'.",),
     )
+
+
+def _check_size(load: RateProfile) -> None:
+    """Refuse what would not be over in a while, or not fit into memory."""
+    records = float(load.expected(np.array([load.duration_s]))[0])
+    if not records <= MOST_RECORDS or load.duration_s > MOST_S:
+        raise InputError(
+            f"A load of {load.duration_s:,.0f} s with {records:,.0f} records is too long for a "
+            f"rehearsal: give at most {MOST_S:,.0f} s and {MOST_RECORDS:,} records, as the "
+            "beginning of it has (--seconds)."
+        )
 
 
 def _limits(executors: tuple[int, int] | int | None, cores: int) -> Limits | None:

@@ -18,7 +18,7 @@ from bench import jars
 from bench.broker import Broker
 from bench.jars import broker_jars
 from tailrace.errors import EnvironmentUnfit, InputError
-from tailrace.spark.leash import free_ports
+from tailrace.spark.cluster.process import free_ports
 from tests.spark.support import until
 
 if TYPE_CHECKING:
@@ -197,8 +197,8 @@ def test_processes_that_start_together_take_ports_far_from_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def first(pid: int) -> int:
-        monkeypatch.setattr("tailrace.spark.leash.is_free", lambda _: True)
-        monkeypatch.setattr("tailrace.spark.leash.os.getpid", lambda: pid)
+        monkeypatch.setattr("tailrace.spark.cluster.process.is_free", lambda _: True)
+        monkeypatch.setattr("tailrace.spark.cluster.process.os.getpid", lambda: pid)
         return next(free_ports())
 
     ports = [first(pid) for pid in range(4_711, 4_721)]

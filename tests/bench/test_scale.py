@@ -12,7 +12,7 @@ import pytest
 from pyspark import cloudpickle
 
 from bench import scale
-from tailrace.spark.running import send_by_value
+from tailrace.spark.from_file import send_by_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

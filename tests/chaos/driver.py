@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
-from tailrace.spark import backend, connector, realtime, selftest
-from tailrace.spark.java import JAR
-from tailrace.spark.leash import free_ports
-from tailrace.spark.live import Ear
-from tailrace.spark.settings import session
+from tailrace.spark.backends import base, realtime
+from tailrace.spark.backends.telemetry import TelemetryServer
+from tailrace.spark.cluster.process import free_ports
+from tailrace.spark.health import selftest
+from tailrace.spark.jvm.java import JAR
+from tailrace.spark.session import session
+from tailrace.spark.sources import connector
 
 from . import flows
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tailrace.spark.beacon import Beacon
+    from tailrace.spark.worker.telemetry import TelemetryClient
 
 LONGEST_END_S = 40.0
 """A driver that does not end by then is ended: nothing may outlive the harness."""
@@ -81,7 +83,7 @@ class Running(threading.Thread):
     def _run(self) -> None:
         restored: dict[str, Any] = {"after_restore": True} if self._how.after_restore else {}
         with _starting:
-            vars(backend)["Ear"] = Deaf if self._how.deaf else Ear
+            vars(base)["TelemetryServer"] = Deaf if self._how.deaf else TelemetryServer
             flow = flows.made(self.flow, self._place, self._how)
             run = flow.start(self._spark, plan=flows.planned(self.flow), **restored)
         say(flow=self.flow, event="started")
@@ -90,12 +92,12 @@ class Running(threading.Thread):
         run.stop()
 
 
-class Deaf(Ear):
+class Deaf(TelemetryServer):
     """Tasks speak to a port where nothing listens."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.beacon: Beacon = replace(self.beacon, port=next(free_ports()))
+        self.client: TelemetryClient = replace(self.client, port=next(free_ports()))
 
 
 def made_session(master: str) -> SparkSession:

@@ -23,9 +23,9 @@ from tailrace.load import Constant, Trace, Uniform, generate
 from tailrace.plan import Backend, Plan, first_plan
 from tailrace.spark import kafka, sinks
 from tailrace.spark.flow import Flow
-from tailrace.spark.running import send_by_value
+from tailrace.spark.from_file import send_by_value
+from tailrace.spark.pipeline.step import keyed_step, step
 from tailrace.spark.sources import replay
-from tailrace.spark.step import keyed_step, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

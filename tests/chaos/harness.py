@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.broker import Broker
 from tailrace.errors import EnvironmentUnfit
-from tailrace.spark.cluster import Cluster
+from tailrace.spark.cluster.local import Cluster
 
 from .faults import CLUSTER, LOCAL
 from .flows import FLOWS

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from tailrace.errors import TailraceError
-from tailrace.spark.batchlog import BatchLog
-from tailrace.spark.step import state_place
+from tailrace.spark.checkpoints.batch_log import BatchLog
 from tailrace.state.partitions import home_of, partitions_of
+from tailrace.state.place import state_place
 from tailrace.state.store import Store
 
 from .feed import read_topic

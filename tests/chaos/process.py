@@ -36,7 +36,7 @@ HARMLESS = (
     "tailrace: Spark ",  # says which Kafka connector a machine got that had none yet
 )
 WARNINGS = tuple(f"{flow}: " for flow in FLOWS)
-DAEMON = "tailrace.spark.daemon"
+DAEMON = "tailrace.spark.worker.daemon"
 
 
 class Stuck(Exception):  # noqa: N818 - it reads as the sentence it starts

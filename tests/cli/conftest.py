@@ -21,7 +21,7 @@ from tailrace.load import Constant, generate
 from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import first_plan
 from tailrace.report.data import Report, Usage, report_of
-from tailrace.spark import running
+from tailrace.spark import from_file
 from tests.simulated import simulate, started
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         pytest.fail("a session was asked for")
 
-    monkeypatch.setattr(running, "session", refuse)
+    monkeypatch.setattr(from_file, "session", refuse)
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
 
 
@@ -138,8 +138,8 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Callable[[Report | TailraceError],
                 raise outcome
             return outcome
 
-        monkeypatch.setattr(running, "find_flow", lambda _: None)
-        monkeypatch.setattr(running, "run", run)
+        monkeypatch.setattr(from_file, "find_flow", lambda _: None)
+        monkeypatch.setattr(from_file, "run", run)
 
     return arrange
 
@@ -149,11 +149,11 @@ import json, resource, sys
 
 from tailrace import cli
 from tailrace.report.data import Report
-from tailrace.spark import running
+from tailrace.spark import from_file
 
 report, most_bytes = Report(json.loads(sys.argv.pop(1))), int(sys.argv.pop(1))
-running.find_flow = lambda _: None
-running.run = lambda *_, **__: report
+from_file.find_flow = lambda _: None
+from_file.run = lambda *_, **__: report
 if most_bytes:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 cli.main()

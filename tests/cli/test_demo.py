@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 from tailrace.errors import FlowFailed
-from tailrace.spark import running
+from tailrace.spark import from_file
 from tests.cli.conftest import USER, sentences
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def test_a_baseline_that_fails_leaves_the_report_of_the_demo(
         raise FlowFailed("The plain Spark side failed: no reason given")
 
     ended(report)
-    monkeypatch.setattr(running, "run_plain_apart", fail)
+    monkeypatch.setattr(from_file, "run_plain_apart", fail)
     said = tailrace("demo", "--seconds", "5", "--json", "--out", tmp_path)
     assert said.code == USER
     assert json.loads(said.out) == report.data

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import EnvironmentUnfit
-from tailrace.spark import doctor
+from tailrace.spark.health import doctor
 from tailrace.spark.settings import Finding
 from tests.cli.conftest import MACHINE
 

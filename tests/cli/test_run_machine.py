@@ -11,7 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailrace.spark import java, running, settings
+from tailrace.spark import from_file, settings
+from tailrace.spark.jvm import java
 from tests.cli.conftest import GOOD, MACHINE, USER
 
 if TYPE_CHECKING:
@@ -193,5 +194,5 @@ def test_why_spark_did_not_start_is_said(
     why: str,
 ) -> None:
     spark_fails(spark_says)
-    target = f"{running.example('primes.py')}:flow"
+    target = f"{from_file.example('primes.py')}:flow"
     assert tailrace("run", target).sentence(code).startswith(why)

@@ -17,13 +17,13 @@ from scipy.special import ndtr
 
 from tailrace.control import Controller, Mode
 from tailrace.control.events import BatchFinished, Ended
-from tailrace.control.loop import LIKELY, SURE, clear_rise
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import Constraint
 from tailrace.load import Burst, Constant, Frequencies, Keys, Staircase, Uniform, generate
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import Plan, first_plan
+from tailrace.policy.rise import LIKELY, SURE, clear_rise
 from tests.simulated import plan_after, simulate, started
 
 if TYPE_CHECKING:

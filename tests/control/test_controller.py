@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.control import Controller, Mode, loop
+from tailrace.control import Controller, Mode, judge
 from tailrace.control.actions import (
     SetChains,
     SetExecutors,
@@ -35,6 +35,7 @@ from tests.simulated import simulate, started
 
 if TYPE_CHECKING:
     from tailrace.control.events import Event
+    from tailrace.policy.decision import Decision
 
 FLOW = graph((Step("work", "x int"),), (Stream(SOURCE, "work"), Stream("work", SINK)))
 PLANT = Plant(planning_ms=40.0, sink_ms=20.0, steps={"work": StepCost(0.1)})
@@ -123,14 +124,14 @@ class Chosen(Switching):
     """Wants one backend, whatever was measured."""
 
     def __init__(self, wanted: Backend) -> None:
-        super().__init__((GOAL,), lambda: 4)
+        super().__init__(FLOW, (GOAL,), lambda: 4)
         self.asked: list[float] = []
         self.refusals: list[str] = []
-        self.choice = replace(self.choice, backend=str(wanted))
+        self.decision = replace(self.decision, plan=Plan(backend=wanted))
 
-    def choose(self, rate_per_s: float, *_: object) -> Backend:
+    def decide(self, rate_per_s: float, *_: object) -> Decision:
         self.asked.append(rate_per_s)
-        return self.chosen
+        return self.decision
 
     def refuse(self, reason: str) -> None:
         self.refusals.append(reason)
@@ -140,7 +141,7 @@ def test_a_backend_is_chosen_after_every_interval_also_when_the_oldest_are_forgo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A log holds so many intervals; its length told of no new one after a day."""
-    monkeypatch.setattr(loop, "REMEMBERED", 2)
+    monkeypatch.setattr(judge, "REMEMBERED", 2)
     switching = Chosen(Backend.MICROBATCH)
     controller = started(Controller(FLOW, (GOAL,), switching=switching), first_plan(FLOW, 200.0, 2))
     for batch in batches():

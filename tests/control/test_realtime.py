@@ -1,4 +1,4 @@
-"""The loop of real-time mode, told by sightings and stretches that were made up."""
+"""The loop of real-time mode on made-up reports of tasks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import pytest
 
 from tailrace.control import Controller, Mode
 from tailrace.control.events import Ended, TasksReported, Tick
-from tailrace.control.loop import EARLY, FINE
-from tailrace.control.realtime import USUAL_GAP_MS
+from tailrace.control.judge import EARLY, FINE
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import Constraint
 from tailrace.plan import Backend, Plan
+from tailrace.policy.decision import known
 from tailrace.profile.batch import StepMeasure
 from tailrace.profile.calls import Calls
+from tailrace.profile.costs import USUAL_HAND_OVER
 from tailrace.profile.histogram import LogHistogram
-from tailrace.profile.live import Sighting, Stretch
+from tailrace.profile.live import ChainReport, SinkReport
 from tailrace.profile.moments import Moments
 from tailrace.report.data import Usage, report_of
 from tests.simulated import loop_of, plan_after, started
@@ -47,7 +48,7 @@ class Flowing:
     work_ms: float = 0.1
     per_hand_over: int = 2
 
-    def second(self, at_s: float, batch: int = 0) -> tuple[Sighting, Stretch]:
+    def second(self, at_s: float, batch: int = 0) -> tuple[SinkReport, ChainReport]:
         """What is said of one second, in the middle of it."""
         at_us = START_US + round((at_s + 0.5) * SECOND_US)
         entered, work = 2.0, self.work_ms
@@ -71,10 +72,10 @@ class Flowing:
             for i, name in enumerate("ab")
         }
         cpu_ms = 0.3 * handovers + 2 * work * self.rate
-        chain = Stretch(
+        chain = ChainReport(
             "a+b", batch, 0, at_us, at_us, handovers, self.rate, 1.0, entered, cpu_ms, steps
         )
-        return Sighting("sink", batch, 0, at_us, at_us, *moments), chain
+        return SinkReport("sink", batch, 0, at_us, at_us, *moments), chain
 
 
 def controlled(
@@ -248,7 +249,7 @@ def test_batches_that_do_not_follow_each_other_show_no_gap() -> None:
     controller.handle(Tick(START_US + 9 * SECOND_US))
     costs = loop_of(controller).costs()
     assert costs is not None
-    assert costs.gap_ms == USUAL_GAP_MS
+    assert costs.gap_ms == USUAL_HAND_OVER.gap_ms
 
 
 def test_the_costs_of_a_hand_over_are_what_is_left_of_its_cpu_time() -> None:
@@ -296,7 +297,8 @@ def test_a_step_in_the_rate_shortens_lifetimes_within_half_a_second() -> None:
     assert controller.log.decisions[-1].predicted_ms is not None
     assert controller.log.decisions[-1].predicted_ms <= TIGHT.bound_ms
     seen = loop_of(controller)._seen
-    (chain,) = seen.chains if seen else ()
+    assert seen is not None
+    (chain,) = known(seen.realtime).chains
     assert chain.rate_per_s == 3_250  # 2,500 were counted in 0.6 s: it is taken to rise on
     assert len(controller.log.history) == 1  # long before the next interval is over
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bench.rivals.rules import LatencyRule, Peak
-from tailrace.control import Controller, Mode, batches
+from tailrace.control import Controller, Mode
 from tailrace.control.actions import SetExecutors
 from tailrace.control.events import BatchFinished, Ended, Idle, PoolChanged, Refused
 from tailrace.control.scaling import Scaling
@@ -23,6 +23,7 @@ from tailrace.goals import Constraint
 from tailrace.load import Burst, Constant, Staircase, generate
 from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import first_plan
+from tailrace.policy import order
 from tailrace.policy.decision import Decision
 from tailrace.policy.scaling.calibration import Strategy
 from tailrace.policy.scaling.choice import scaler_of
@@ -332,7 +333,7 @@ def test_chains_come_before_executors_and_wait_while_those_move(
     streams = (Stream("source", "test"), Stream("test", "again"), Stream("again", "sink"))
     flow = graph((WAITS, again), streams)
     chaining, scaler = Chaining(cut_from_us=30e6), Scripted([4, 4, 4, 4, 4, 4, 2])
-    monkeypatch.setattr(batches, "POLICIES", (batches.POLICIES[0], chaining))
+    monkeypatch.setattr(order, "MICROBATCH", (order.MICROBATCH[0], chaining))
     plan = replace(first_plan(flow, 300.0, 1), executors=1)
     scaling = Scaling(flow, scaler, MOST)
     controller = started(Controller(flow, (GOAL,), scaling=scaling), plan)

@@ -13,6 +13,7 @@ from tailrace.load import (
     Burst,
     Constant,
     Faster,
+    First,
     RandomWalk,
     RateProfile,
     Sine,
@@ -39,6 +40,8 @@ PROFILES: list[RateProfile] = [
         Burst(1, 6734, at_s=24, length_s=3.5, duration_s=60),
     ),
     Together(RandomWalk(1000, 300, 5, low=5, high=1200, duration_s=93, seed=4), Constant(9, 7)),
+    First(Sine(1000, 400, period_s=86_400, duration_s=86_400), 100.0),
+    First(Together(Constant(30, 31), Burst(1, 90, at_s=2, length_s=9, duration_s=19)), "10 s"),
     Faster(Sine(1000, 400, period_s=86_400, duration_s=86_400), 200.0),
     Faster(Together(Constant(30, 31), Burst(1, 90, at_s=2, length_s=9, duration_s=19)), 0.3),
 ]
@@ -68,6 +71,14 @@ def test_nothing_is_due_outside_the_load(profile: RateProfile) -> None:
     total = profile.expected(np.array([profile.duration_s]))[0]
     np.testing.assert_array_equal(profile.rate_at(outside_s), [0.0, 0.0])
     np.testing.assert_array_equal(profile.expected(outside_s), [0.0, total])
+
+
+def test_the_beginning_of_a_load_is_all_of_it_where_it_is_shorter() -> None:
+    stairs = Staircase("1 k/s", "4 k/s", steps=3, step_s=10)
+    assert First(stairs, "1 h").duration_s == stairs.duration_s
+    assert First(stairs, "25 s").duration_s == 25
+    whole, part = generate(stairs, seed=3), generate(First(stairs, 25), seed=3)
+    np.testing.assert_array_equal(part.due_us, whole.due_us[whole.due_us < 25_000_000])
 
 
 def test_the_staircase_is_that_of_the_prime_test() -> None:

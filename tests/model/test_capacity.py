@@ -15,7 +15,8 @@ from tailrace.model.capacity import capacity, capacity_for
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.predict import predict
 from tailrace.plan import Backend, Plan
-from tailrace.profile.profile import BatchCosts, HandOverCosts, Profile, StepProfile
+from tailrace.profile.costs import BatchCosts, HandOverCosts
+from tailrace.profile.profile import Profile, StepProfile
 
 FLOW = Profile(
     "one",

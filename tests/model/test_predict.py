@@ -34,8 +34,9 @@ from tailrace.model.score import (
 from tailrace.model.simulator import Plant, StepCost
 from tailrace.outside import MOST_MS
 from tailrace.plan import Backend, Plan
+from tailrace.profile.costs import BatchCosts, HandOverCosts
 from tailrace.profile.interval import Intervals
-from tailrace.profile.profile import BatchCosts, HandOverCosts, Profile, StepProfile
+from tailrace.profile.profile import Profile, StepProfile
 from tests.simulated import simulate
 
 if TYPE_CHECKING:

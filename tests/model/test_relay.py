@@ -14,7 +14,8 @@ from tailrace.errors import InputError
 from tailrace.model.predict import Predictor, predict
 from tailrace.model.relay import relay
 from tailrace.plan import Backend, Plan
-from tailrace.profile.profile import BatchCosts, HandOverCosts, Profile, StepProfile
+from tailrace.profile.costs import BatchCosts, HandOverCosts
+from tailrace.profile.profile import Profile, StepProfile
 
 FIRST = Profile(
     "orders",

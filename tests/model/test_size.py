@@ -15,7 +15,8 @@ from tailrace.model.loads import Router
 from tailrace.model.predict import Predictor, predict
 from tailrace.model.size import MARGIN, MOST_CORES, by_cores, every_plan, size, size_for
 from tailrace.plan import Backend, Plan
-from tailrace.profile.profile import BatchCosts, HandOverCosts, Profile, StepProfile
+from tailrace.profile.costs import BatchCosts, HandOverCosts
+from tailrace.profile.profile import Profile, StepProfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

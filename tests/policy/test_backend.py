@@ -2,34 +2,89 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tailrace.errors import InputError
+from tailrace.flow import Graph
 from tailrace.goals import Constraint, constraint
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.realtime import HandOverModel
+from tailrace.plan import Backend, Plan
 from tailrace.policy.backend import (
     CALM_INTERVALS,
     MICROBATCH,
     REALTIME,
-    Calibration,
-    Choice,
     MicroBatchCosts,
+    Offer,
     RealTimeCosts,
+    decide,
+    offers,
+)
+from tailrace.policy.decision import (
+    NO_STREAKS,
+    BackendState,
+    Decision,
+    Observation,
+    Reading,
     Streaks,
-    choose,
 )
 
 MICRO = MicroBatchCosts(BatchModel(40.0, 0.005), 42.0, 0.0055)
 REAL = RealTimeCosts((HandOverModel(0.2, 0.002),), gap_ms=50.0)
 
 
-def known(*goals: Constraint, rate: float = 2_000, present: str | None = None) -> Calibration:
-    return Calibration(goals, rate, 2, MICRO, REAL, present=present)
+def observed(*goals: Constraint, rate: float = 2_000, slots: int = 2, **costs: Any) -> Observation:
+    """A flow that is about to start, with these costs and obstacles."""
+    readings, backends = tuple(Reading(goal) for goal in goals), BackendState(running=False)
+    seen = Observation(Graph((), ()), Plan(), readings, rate, {}, slots, 9, backends=backends)
+    return but(seen, **costs)
+
+
+def known(*goals: Constraint, rate: float = 2_000) -> Observation:
+    return observed(*goals, rate=rate, microbatch=MICRO, realtime=REAL)
+
+
+def but(observation: Observation, **backends: Any) -> Observation:
+    """The same, but for something of its backends."""
+    assert observation.backends is not None
+    return replace(observation, backends=replace(observation.backends, **backends))
+
+
+def on(observation: Observation, present: Backend, streaks: Streaks = NO_STREAKS) -> Observation:
+    """The same, while a backend runs."""
+    plan = replace(observation.plan, backend=present)
+    return but(replace(observation, plan=plan), running=True, streaks=streaks)
+
+
+@dataclass
+class Choice:
+    """A decision, and the offers that it was made from."""
+
+    decision: Decision
+    offers: tuple[Offer, Offer]
+
+    @property
+    def backend(self) -> Backend:
+        return self.decision.plan.backend
+
+    @property
+    def reason(self) -> str:
+        return self.decision.reason
+
+    @property
+    def taken(self) -> Offer:
+        return next(offer for offer in self.offers if offer.backend is self.backend)
+
+
+def choose(observation: Observation) -> Choice:
+    decision = decide(observation)
+    made = Choice(decision, offers(observation))
+    assert decision.predicted_ms == made.taken.predicted_ms
+    return made
 
 
 # --- golden cases ---------------------------------------------------------------------------
@@ -40,8 +95,9 @@ def test_a_bound_of_ten_milliseconds_needs_real_time_mode() -> None:
     assert choice.backend == REALTIME
     assert choice.reason.endswith("; micro-batch would have a mean of 60.6 ms against 10 ms.")
     assert choice.taken.predicted_ms <= 9.2
-    assert choice.alternatives[0].what == "micro-batch"
-    assert choice.alternatives[0].predicted_ms == pytest.approx(1.5 * 40 / (1 - 0.01), rel=1e-2)
+    (other,) = choice.decision.alternatives
+    assert other.what == "micro-batch"
+    assert other.predicted_ms == pytest.approx(1.5 * 40 / (1 - 0.01), rel=1e-2)
 
 
 def test_at_a_bound_of_half_a_second_micro_batches_keep_it_and_say_what_they_save() -> None:
@@ -63,7 +119,7 @@ def test_the_prediction_of_micro_batch_uses_the_interval_that_its_cost_is_for() 
 
 
 def test_a_backend_that_was_not_tried_is_judged_by_costs_measured_elsewhere() -> None:
-    choice = choose(Calibration((constraint("mean", "10 ms"),), 2_000, 2))
+    choice = choose(observed(constraint("mean", "10 ms")))
     assert choice.backend == REALTIME
     assert "by costs measured elsewhere" in choice.reason
     assert not any(offer.measured for offer in choice.offers)
@@ -72,26 +128,26 @@ def test_a_backend_that_was_not_tried_is_judged_by_costs_measured_elsewhere() ->
 def test_the_work_of_steps_seen_in_one_backend_counts_in_the_other() -> None:
     heavy = replace(MICRO, model=BatchModel(40.0, 0.3), cpu_per_record_ms=0.6, slots=2)
     goal = constraint("mean", "200 ms")
-    _, real = choose(Calibration((goal,), 2_000, 4, heavy)).offers
+    _, real = offers(observed(goal, slots=4, microbatch=heavy))
     assert real.slots == 2
     assert real.cpu_s == pytest.approx(7.2e6 * 0.6 / 1_000, rel=0.1)
     slow = replace(REAL, hand_overs=(HandOverModel(0.2, 0.3),))
-    micro, _ = choose(Calibration((goal,), 2_000, 4, realtime=slow)).offers
+    micro, _ = offers(observed(goal, slots=4, realtime=slow))
     assert micro.cpu_s > 7.2e6 * 0.3 / 1_000
 
 
 def test_where_real_time_mode_cannot_run_the_obstacle_is_said() -> None:
     goal, obstacle = constraint("mean", "10 ms"), "The sink 'parquet' has no real-time writer."
-    choice = choose(replace(known(goal), obstacles=(obstacle,)))
+    choice = choose(but(known(goal), obstacles=(obstacle,)))
     assert choice.backend == MICROBATCH
     assert choice.reason.endswith(
         "real-time mode cannot run: The sink 'parquet' has no real-time writer."
     )
-    assert choice.alternatives[0].predicted_ms is None
+    assert choice.decision.alternatives[0].predicted_ms is None
 
 
 def test_where_slots_are_lacking_real_time_mode_cannot_run() -> None:
-    wide = replace(known(constraint("mean", "10 ms")), realtime=replace(REAL, slots=3))
+    wide = but(known(constraint("mean", "10 ms")), realtime=replace(REAL, slots=3))
     choice = choose(wide)
     assert choice.backend == MICROBATCH
     assert "It needs 3 slots and there are 2" in choice.reason
@@ -105,24 +161,19 @@ def test_a_quantile_that_breaks_at_gaps_is_kept_by_real_time_in_the_other_window
 
 
 def test_micro_batch_wins_where_gaps_break_what_it_keeps() -> None:
-    rough = replace(known(constraint("p99.9", "400 ms")), realtime=replace(REAL, gap_ms=900.0))
+    rough = but(known(constraint("p99.9", "400 ms")), realtime=replace(REAL, gap_ms=900.0))
     assert choose(rough).backend == MICROBATCH
 
 
 def test_without_a_bound_from_the_source_what_runs_goes_on() -> None:
     inner = constraint("mean", "5 ms", path=("parse",))
     assert choose(known(inner)).backend == MICROBATCH
-    assert choose(known(inner, present=REALTIME)).backend == REALTIME
+    assert choose(on(known(inner), REALTIME)).backend == REALTIME
 
 
 def test_a_rate_that_neither_can_take_is_said_of_both() -> None:
     choice = choose(known(constraint("mean", "500 ms"), rate=1e6))
     assert choice.reason.count("would fall behind without end") == 2
-
-
-def test_a_backend_that_there_is_not_is_refused() -> None:
-    with pytest.raises(InputError, match="'continuous' is not a backend"):
-        known(present="continuous")
 
 
 # --- the cheapest that keeps the bounds -----------------------------------------------------
@@ -141,7 +192,7 @@ def test_the_choice_keeps_the_bound_if_any_can_and_is_the_cheaper_of_two_that_do
 ) -> None:
     goal = Constraint(bound_ms, 5_000.0, quantile)
     micro = MicroBatchCosts(BatchModel(fixed_ms, 0.005), fixed_ms, 0.0055)
-    choice = choose(Calibration((goal,), rate, 2, micro, REAL))
+    choice = choose(observed(goal, rate=rate, microbatch=micro, realtime=REAL))
     floor_ms = micro.model.floor_ms(rate, 5_000.0, quantile)
     held, real = choice.offers
     assert held.kept == (floor_ms <= 0.92 * bound_ms)
@@ -155,12 +206,12 @@ def test_the_choice_keeps_the_bound_if_any_can_and_is_the_cheaper_of_two_that_do
 # --- hysteresis -------------------------------------------------------------------------------
 
 
-def run(calibrations: list[Calibration], present: str) -> list[str]:
+def run(observations: list[Observation], present: Backend) -> list[Backend]:
     """The backends that a flow runs on, interval by interval."""
-    streaks, seen = Streaks(), []
-    for calibration in calibrations:
-        choice: Choice = choose(replace(calibration, present=present), streaks)
-        present, streaks = choice.backend, choice.streaks
+    streaks, seen = NO_STREAKS, []
+    for observation in observations:
+        decision = decide(on(observation, present, streaks))
+        present, streaks = decision.plan.backend, decision.streaks
         seen.append(present)
     return seen
 
@@ -170,7 +221,7 @@ TIGHT, LOOSE, NEAR = (known(constraint("mean", f"{ms} ms")) for ms in (30, 500, 
 
 def test_real_time_takes_over_when_micro_batch_missed_a_bound_twice_in_a_row() -> None:
     assert run([TIGHT, LOOSE, TIGHT, TIGHT], MICROBATCH) == [*[MICROBATCH] * 3, REALTIME]
-    assert "interval 1 of 2" in choose(replace(TIGHT, present=MICROBATCH)).reason
+    assert "interval 1 of 2" in choose(on(TIGHT, MICROBATCH)).reason
 
 
 def test_micro_batch_takes_over_again_after_several_calm_intervals() -> None:
@@ -196,7 +247,7 @@ def test_a_small_saving_is_not_worth_a_switch() -> None:
 
 
 def test_real_time_mode_that_cannot_run_any_more_is_left_at_once() -> None:
-    blocked = replace(TIGHT, obstacles=("The source was changed to files.",))
+    blocked = but(TIGHT, obstacles=("The source was changed to files.",))
     assert run([blocked], REALTIME) == [MICROBATCH]
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from tailrace.policy.batching import (
     output_batch_targets,
     saving,
 )
-from tailrace.policy.decision import Observation, Reading
+from tailrace.policy.decision import MicroBatchState, Observation, Reading, known
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -187,9 +187,15 @@ def observed(
     latency_ratio: float = 1.0,
 ) -> Observation:
     readings = tuple(Reading(c, value_ms, 0.0) for c in constraints)
+    batches = MicroBatchState(model, latency_ratio)
     return Observation(
-        EMPTY, Plan(interval_ms), readings, rate_per_s, model, noise, {}, 2, 9, latency_ratio
+        EMPTY, Plan(interval_ms), readings, rate_per_s, {}, 2, 9, noise, microbatch=batches
     )
+
+
+def but(observation: Observation, **batches: Any) -> Observation:
+    """The same, but for something of its batches."""
+    return replace(observation, microbatch=replace(known(observation.microbatch), **batches))
 
 
 def settled(observation: Observation, most: int = 6) -> Observation:
@@ -239,12 +245,12 @@ def test_the_reason_is_one_sentence_with_the_figures() -> None:
 
 def test_while_executors_start_batches_leave_room_for_them_and_get_no_longer() -> None:
     rested = settled(observed(Constraint(500)))
-    starting = decide(replace(rested, unsettled=True))
+    starting = decide(but(rested, unsettled=True))
     assert starting.predicted_ms == pytest.approx(0.6 * 500, rel=0.02)
     assert starting.reason.endswith("at 300 ms of 500 ms, with room for executors that start.")
     tight = settled(observed(Constraint(150)))  # back to back the mean is 94 ms
-    assert decide(replace(tight, unsettled=True)).predicted_ms == pytest.approx(122, rel=0.02)
-    short = replace(rested, plan=replace(rested.plan, interval_ms=20.0), unsettled=True)
+    assert decide(but(tight, unsettled=True)).predicted_ms == pytest.approx(122, rel=0.02)
+    short = but(replace(rested, plan=replace(rested.plan, interval_ms=20.0)), unsettled=True)
     assert decide(short).plan == short.plan
 
 
@@ -510,32 +516,32 @@ def test_the_first_interval_leaves_most_of_the_tightest_bound_to_what_is_not_kno
 
 def test_no_more_records_come_in_an_interval_than_the_source_gives_a_batch() -> None:
     free = settled(observed(Constraint(1_000)))
-    limited = settled(replace(observed(Constraint(1_000)), most_records=1_000))
+    limited = settled(but(observed(Constraint(1_000)), most_records=1_000))
     assert free.plan.interval_ms > 900
     assert limited.plan.interval_ms == 400  # in which 800 come
     assert decide(limited).reason == (
         "The source gives a batch at most 1,000 records, so at 2 k/s 400 ms between batches take "
         "all that come."
     )
-    assert settled(replace(observed(Constraint(1_000)), most_records=9_000)).plan == free.plan
+    assert settled(but(observed(Constraint(1_000)), most_records=9_000)).plan == free.plan
 
 
 @pytest.mark.parametrize(("rate_per_s", "changes"), [(1_900, False), (2_100, False), (2_300, True)])
 def test_a_rate_that_is_about_the_same_changes_no_interval(
     rate_per_s: float, changes: bool
 ) -> None:
-    limited = settled(replace(observed(Constraint(1_000)), most_records=1_000))
+    limited = settled(but(observed(Constraint(1_000)), most_records=1_000))
     decision = decide(replace(limited, rate_per_s=rate_per_s))
     assert (decision.plan.interval_ms < 400) is changes
 
 
 def test_batches_run_back_to_back_while_the_source_holds_records_back() -> None:
-    seen = replace(observed(Constraint(1_000), interval_ms=400), most_records=1_000, behind=True)
+    seen = but(observed(Constraint(1_000), interval_ms=400), most_records=1_000, behind=True)
     decision = decide(seen)
     assert decision.plan.interval_ms == 0
     assert decision.reason == (
         "The source gives a batch at most 1,000 records and holds more back, so batches run back "
         "to back."
     )
-    hopeless = decide(replace(seen, model=BatchModel(50, 0.6)))
+    hopeless = decide(but(seen, model=BatchModel(50, 0.6)))
     assert "so batches grow even back to back" in hopeless.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
@@ -12,9 +13,8 @@ from hypothesis import strategies as st
 
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import SINK, SOURCE
-from tailrace.model.microbatch import BatchModel
 from tailrace.plan import Chains, Plan
-from tailrace.policy.chaining import decide, partition_chain
+from tailrace.policy.chaining import SPLIT_ABOVE, decide, fewest_even
 from tailrace.policy.decision import Observation, StepLoad
 
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ def loads_of(cuts: Cuts, utilisations: Sequence[float]) -> list[float]:
 def variance(loads: Sequence[float]) -> float:
     mean = sum(loads) / len(loads)
     return sum((load - mean) ** 2 for load in loads) / len(loads)
+
+
+def partition_chain(utilisations: Sequence[float], limit: float = SPLIT_ABOVE) -> Cuts:
+    """Within that limit; a step that is beyond it by itself stands alone."""
+
+    def fits(first: int, end: int) -> bool:
+        return end - first == 1 or math.fsum(utilisations[first:end]) <= limit + 1e-9
+
+    return fewest_even(utilisations, fits)
 
 
 def as_published(utilisations: Sequence[float], limit: float = 0.9) -> Cuts:
@@ -120,8 +129,7 @@ def observed(
     partitions: int = 1,
 ) -> Observation:
     steps = {name: load(value, partitions) for name, value in loads.items()}
-    model = BatchModel(50, 0.01)
-    return Observation(flow, Plan(100.0, chains), (), 1_000, model, 0.0, steps, slots, since)
+    return Observation(flow, Plan(100.0, chains), (), 1_000, steps, slots, since)
 
 
 ABC = line("a", "b", "c")

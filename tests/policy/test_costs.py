@@ -13,7 +13,7 @@ from tailrace.errors import InputError
 from tailrace.policy.scaling.costs import (
     STANDARD,
     Cores,
-    Executors,
+    ExecutorCount,
     Grade,
     Price,
     Watts,
@@ -30,9 +30,9 @@ FAST = Grade("fast", 1.0, price_per_h=0.12, ghz=2.0, volts=1.0)
 
 
 def test_executors_count_units_and_cores_count_what_they_hold() -> None:
-    assert Executors().of(3, SLOW) == Executors().of(3, FAST) == 3
+    assert ExecutorCount().of(3, SLOW) == ExecutorCount().of(3, FAST) == 3
     assert Cores(4).of(3, SLOW) == 12
-    assert (Executors().unit, Cores().unit) == ("executors", "cores")
+    assert (ExecutorCount().unit, Cores().unit) == ("executors", "cores")
 
 
 def test_a_price_is_that_of_the_grade_by_the_unit_and_hour() -> None:
@@ -59,7 +59,9 @@ def test_power_tells_apart_what_utilisation_cannot() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(1, 200), st.sampled_from([Executors(), Cores(2), Price(), Watts(base_w=5.0)]))
+@given(
+    st.integers(1, 200), st.sampled_from([ExecutorCount(), Cores(2), Price(), Watts(base_w=5.0)])
+)
 def test_every_cost_is_above_zero_and_rises_with_the_size(size: int, cost: Cost) -> None:
     for grade in (SLOW, FAST):
         assert 0 < cost.of(size, grade) < cost.of(size + 1, grade) < math.inf

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import SINK, SOURCE, Constraint
 from tailrace.model.microbatch import BatchModel
 from tailrace.plan import Plan
-from tailrace.policy.decision import Observation, Reading, StepLoad
+from tailrace.policy.decision import MicroBatchState, Observation, Reading, StepLoad, known
 from tailrace.policy.feasibility import assess, persists
 from tailrace.units import duration_ms, rate_per_s
 
@@ -45,7 +46,13 @@ def observed(
 ) -> Observation:
     loads = {"parse": LIGHT, "score": HEAVY} if steps is None else steps
     readings = (Reading(goal, None, fixed_ms),)
-    return Observation(flow or line(), Plan(), readings, rate, model, 0.0, loads, slots, 9)
+    batches = MicroBatchState(model)
+    return Observation(flow or line(), Plan(), readings, rate, loads, slots, 9, microbatch=batches)
+
+
+def but(observation: Observation, **batches: Any) -> Observation:
+    """The same, but for something of its batches."""
+    return replace(observation, microbatch=replace(known(observation.microbatch), **batches))
 
 
 def test_a_bound_that_can_be_kept_is_not_impossible() -> None:
@@ -72,7 +79,7 @@ def test_impossible_means_that_no_interval_at_all_keeps_the_bound(
     fixed_ms: float, busy: float, bound_ms: float, quantile: float | None, ratio: float
 ) -> None:
     model, goal = BatchModel(fixed_ms, busy), Constraint(bound_ms, quantile=quantile)
-    seen = replace(observed(goal, model), latency_ratio=ratio)
+    seen = but(observed(goal, model), latency_ratio=ratio)
     trusted = 1.0 if 0.8 <= ratio <= 1 else min(ratio, 2.0) if ratio > 1 else max(ratio / 0.8, 0.8)
     values = [
         trusted * model.latency_ms(interval_ms, 1_000, goal.every_ms, quantile)
@@ -189,7 +196,7 @@ def test_each_constraint_is_judged_by_itself() -> None:
 def test_a_source_that_gives_too_few_records_to_a_batch_is_named(most: int | None) -> None:
     """Batches of 20 take 67 ms, which is 300 a second, however little each record takes."""
     goal, model = Constraint(3_000), BatchModel(65, 0.1)
-    seen = replace(observed(goal, model, 400, steps={}), most_records=most)
+    seen = but(observed(goal, model, 400, steps={}), most_records=most)
     found = assess(seen)
     if most != 20:
         assert found == ()
@@ -203,7 +210,7 @@ def test_a_source_that_gives_too_few_records_to_a_batch_is_named(most: int | Non
 
 def test_a_limit_of_the_source_is_not_blamed_for_too_much_work() -> None:
     heavy = observed(Constraint(3_000), BatchModel(65, 3.0), 400)
-    (found,) = assess(replace(heavy, most_records=20))
+    (found,) = assess(but(heavy, most_records=20))
     assert found.element == "score"
 
 

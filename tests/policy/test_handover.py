@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,12 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import ConstraintError
+from tailrace.flow import Graph
 from tailrace.goals import Constraint, constraint
 from tailrace.model.realtime import Boundary, FlowModel, HandOver, HandOverModel
+from tailrace.plan import Backend, Plan
 from tailrace.policy.batching import Channel, SequenceBound, Subtask, adjust_lifetimes
-from tailrace.policy.handover import RealTimeDecision, decide, deviation, risen
-from tailrace.policy.realtime import ChainLoad, PathReading, RealTimeObservation
+from tailrace.policy.decision import (
+    ChainLoad,
+    Decision,
+    Observation,
+    Reading,
+    RealTimeState,
+    known,
+)
+from tailrace.policy.handover import decide, deviation, risen
 from tailrace.policy.realtime_feasibility import assess
+from tests.model.lifetimes import longest_lifetime_ms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,31 +37,60 @@ if TYPE_CHECKING:
 FIXED_MS, PER_RECORD_MS = 0.2, 0.002
 
 
-def chain(name: str = "score", rate: float = 2_000, lifetime_ms: float = 0.0) -> ChainLoad:
+def chain(name: str = "score", rate: float = 2_000) -> ChainLoad:
     return ChainLoad(
         name,
         rate,
-        lifetime_ms,
         fixed_ms=FIXED_MS,
         per_record_ms=PER_RECORD_MS,
         steps_ms={name: 0.05},
     )
 
 
-def on(*chains: ChainLoad, goal: Constraint, value_ms: float | None = None) -> RealTimeObservation:
+def on(
+    *chains: ChainLoad,
+    goal: Constraint,
+    value_ms: float | None = None,
+    lifetimes_ms: tuple[float, ...] = (),
+) -> Observation:
     """A flow of these chains in a row, without gaps, under one constraint."""
-    reading = PathReading(goal, value_ms, tuple(c.chain for c in chains))
-    return RealTimeObservation((reading,), chains, gap_ms=0.0)
+    names = tuple(chain.chain for chain in chains)
+    reading = Reading(goal, value_ms, chains=names)
+    return observed((reading,), chains, dict(zip(names, lifetimes_ms, strict=False)))
 
 
-def after(observation: RealTimeObservation, decision: RealTimeDecision) -> RealTimeObservation:
+def observed(
+    readings: tuple[Reading, ...],
+    chains: tuple[ChainLoad, ...],
+    lifetimes_ms: dict[str, float] | None = None,
+) -> Observation:
+    """A flow under these constraints, of batches of 5 s without gaps."""
+    plan = Plan(5_000.0, backend=Backend.REALTIME, lifetimes_ms=lifetimes_ms or {})
+    state = RealTimeState(chains, gap_ms=0.0)
+    return Observation(Graph((), ()), plan, readings, 2_000, {}, 2, 9, realtime=state)
+
+
+def but(observation: Observation, **hand_overs: Any) -> Observation:
+    """The same, but for something of its hand-overs."""
+    return replace(observation, realtime=replace(known(observation.realtime), **hand_overs))
+
+
+def at_rate(observation: Observation, rate: float) -> Observation:
+    """The same, with another rate of its only chain."""
+    (only,) = known(observation.realtime).chains
+    return but(observation, chains=(replace(only, rate_per_s=rate),))
+
+
+def lifetimes(observation: Observation, plan: Plan | None = None) -> dict[str, float]:
+    """How long the open batch of each chain waits under a plan, the one that is decided."""
+    waits = (plan or decide(observation).plan).lifetimes_ms
+    chains = known(observation.realtime).chains
+    return {chain.chain: waits.get(chain.chain, 0.0) for chain in chains}
+
+
+def after(observation: Observation, decision: Decision) -> Observation:
     """The observation once the decision was applied."""
-    chains = tuple(
-        replace(c, lifetime_ms=decision.lifetimes_ms[c.chain]) for c in observation.chains
-    )
-    return replace(
-        observation, chains=chains, flush_ms=decision.flush_ms, length_ms=decision.length_ms
-    )
+    return replace(observation, plan=decision.plan)
 
 
 def simulated(rate: float, lifetime_ms: float, seconds: float, seed: int) -> tuple[Floats, Floats]:
@@ -81,7 +120,7 @@ def simulated(rate: float, lifetime_ms: float, seconds: float, seed: int) -> tup
 def test_the_lifetime_is_the_longest_that_brute_force_over_a_simulation_finds(
     goal: Constraint, rate: float
 ) -> None:
-    found = decide(on(chain(rate=rate), goal=goal)).lifetimes_ms["score"]
+    found = lifetimes(on(chain(rate=rate), goal=goal))["score"]
     kept = [
         lifetime_ms
         for lifetime_ms in np.arange(0, 24, 0.5)
@@ -103,12 +142,12 @@ def test_on_a_simulated_hand_over_it_settles_in_two_intervals_and_keeps_the_boun
 ) -> None:
     observation, seen, values = on(chain(), goal=goal), [], []
     for interval in range(8):
-        lifetime_ms = observation.chains[0].lifetime_ms
+        lifetime_ms = lifetimes(observation, observation.plan)["score"]
         value_ms = statistic(simulated(2_000, lifetime_ms, 5, interval)[0], goal)
         reading = replace(observation.readings[0], value_ms=value_ms)
         observation = replace(observation, readings=(reading,))
         observation = after(observation, decide(observation))
-        seen.append(observation.chains[0].lifetime_ms)
+        seen.append(lifetimes(observation, observation.plan)["score"])
         values.append(value_ms)
     assert max(values) <= goal.bound_ms
     assert len(set(seen[1:])) == 1
@@ -119,10 +158,10 @@ def test_a_lifetime_falls_at_once_when_the_rate_makes_it_too_long() -> None:
     goal = constraint("mean", "10 ms")
     calm = on(chain(rate=300), goal=goal)
     calm = after(calm, decide(calm))
-    busy = replace(calm, chains=(replace(calm.chains[0], rate_per_s=17_000),))
+    busy = at_rate(calm, 17_000)
     decision = decide(busy)
     assert decision.predicted_ms is not None
-    assert decision.lifetimes_ms["score"] < calm.chains[0].lifetime_ms
+    assert lifetimes(busy)["score"] < lifetimes(calm, calm.plan)["score"]
     assert decision.predicted_ms <= 0.93 * 10
 
 
@@ -132,10 +171,10 @@ def test_what_was_measured_beyond_the_prediction_is_kept_free() -> None:
     settled = after(on(chain(), goal=goal), trusting)
     slower = replace(settled, readings=(replace(settled.readings[0], value_ms=9.2 + 3),))
     wary = decide(slower)
-    spared_ms = trusting.lifetimes_ms["score"] - wary.lifetimes_ms["score"]
+    spared_ms = trusting.plan.lifetimes_ms["score"] - wary.plan.lifetimes_ms["score"]
     assert spared_ms == pytest.approx(2 * 3, rel=0.4)
     burst = replace(settled, readings=(replace(settled.readings[0], value_ms=5_000.0),))
-    assert decide(burst).lifetimes_ms["score"] > 0
+    assert lifetimes(burst)["score"] > 0
 
 
 @pytest.mark.parametrize("surprise_ms", [0.0, 1.5])
@@ -148,44 +187,45 @@ def test_under_a_higher_rate_the_decision_is_the_one_of_an_interval_at_that_rate
         hand_over = HandOver(HandOverModel(FIXED_MS, PER_RECORD_MS + 0.05), rate, 12.0)
         return FlowModel((hand_over,)).statistic_ms(None, goal.every_ms)
 
-    def measured(rate: float) -> RealTimeObservation:
+    def measured(rate: float) -> Observation:
         value_ms = flow_ms(rate) + surprise_ms
-        return on(chain(rate=rate, lifetime_ms=12.0), goal=goal, value_ms=value_ms)
+        return on(chain(rate=rate), goal=goal, value_ms=value_ms, lifetimes_ms=(12.0,))
 
     hurried = risen(measured(1_000), {"score": 8_000})
-    assert decide(hurried).lifetimes_ms == pytest.approx(decide(measured(8_000)).lifetimes_ms)
-    assert decide(hurried).lifetimes_ms["score"] < 12.0
-    shorter = risen(measured(1_000), {}, {"score": 3.0})
-    assert shorter.chains[0].lifetime_ms == 3.0
+    assert lifetimes(hurried) == pytest.approx(lifetimes(measured(8_000)))
+    assert lifetimes(hurried)["score"] < 12.0
+    hasty = replace(hurried.plan, lifetimes_ms={"score": 3.0})
+    shorter = risen(measured(1_000), {}, hasty)
+    assert lifetimes(shorter, shorter.plan)["score"] == 3.0
 
 
 def test_while_a_rate_rises_the_whole_margin_is_kept_and_not_half_of_it() -> None:
     goal = constraint("mean", "10 ms")
     calm = on(chain(rate=2_000), goal=goal)
     calm = after(calm, decide(calm))
-    eaten = replace(calm, chains=(replace(calm.chains[0], rate_per_s=3_000),))
-    assert decide(eaten).lifetimes_ms["score"] == calm.chains[0].lifetime_ms
+    eaten = at_rate(calm, 3_000)
+    assert lifetimes(eaten) == lifetimes(calm, calm.plan)
     rising = decide(risen(calm, {"score": 3_000}))
-    assert rising.lifetimes_ms["score"] < calm.chains[0].lifetime_ms
+    assert rising.plan.lifetimes_ms["score"] < calm.plan.lifetimes_ms["score"]
     assert rising.predicted_ms == pytest.approx(8.5, rel=0.01)
 
 
 def test_it_rises_only_for_a_tenth_of_the_cores_and_never_while_a_bound_is_missed() -> None:
     goal = constraint("mean", "20 ms")
-    most_ms = decide(on(chain(), goal=goal)).lifetimes_ms["score"]
-    nearly = decide(on(chain(lifetime_ms=0.9 * most_ms), goal=goal))
-    assert nearly.lifetimes_ms["score"] == 0.9 * most_ms
+    most_ms = lifetimes(on(chain(), goal=goal))["score"]
+    nearly = decide(on(chain(), goal=goal, lifetimes_ms=(0.9 * most_ms,)))
+    assert nearly.plan.lifetimes_ms["score"] == 0.9 * most_ms
     assert "still keep" in nearly.reason
-    missed = decide(on(chain(lifetime_ms=1.0), goal=goal, value_ms=20.5))
-    assert missed.lifetimes_ms["score"] == 1.0
+    missed = decide(on(chain(), goal=goal, value_ms=20.5, lifetimes_ms=(1.0,)))
+    assert missed.plan.lifetimes_ms["score"] == 1.0
     assert missed.reason.endswith("stay, as the mean was 20.5 ms, above 20 ms.")
-    assert decide(on(chain(lifetime_ms=1.0), goal=goal)).lifetimes_ms["score"] == most_ms
+    assert lifetimes(on(chain(), goal=goal, lifetimes_ms=(1.0,)))["score"] == most_ms
 
 
 def test_it_stops_where_a_longer_lifetime_saves_nothing_and_says_so() -> None:
     decision = decide(on(chain(), goal=constraint("mean", "500 ms")))
     model = HandOverModel(FIXED_MS, PER_RECORD_MS + 0.05)
-    assert decision.lifetimes_ms["score"] == pytest.approx(
+    assert decision.plan.lifetimes_ms["score"] == pytest.approx(
         model.useful_lifetime_ms(2_000), abs=0.01
     )
     assert "longer would save less than 5 %" in decision.reason
@@ -204,12 +244,12 @@ def test_chains_in_a_row_share_the_bound_and_the_lowest_of_two_constraints_wins(
     goal = constraint("mean", "20 ms")
     both = on(chain("parse"), chain("score"), goal=goal)
     shared = decide(both)
-    assert shared.lifetimes_ms["parse"] == shared.lifetimes_ms["score"]
+    assert shared.plan.lifetimes_ms["parse"] == shared.plan.lifetimes_ms["score"]
     assert shared.predicted_ms == pytest.approx(0.85 * 20, rel=0.01)
-    inner = PathReading(constraint("mean", "4 ms", path=("score",)), None, ("score",))
+    inner = Reading(constraint("mean", "4 ms", path=("score",)), chains=("score",))
     tighter = decide(replace(both, readings=(*both.readings, inner)))
-    assert tighter.lifetimes_ms["parse"] == shared.lifetimes_ms["parse"]
-    assert tighter.lifetimes_ms["score"] < 0.5 * shared.lifetimes_ms["score"]
+    assert tighter.plan.lifetimes_ms["parse"] == shared.plan.lifetimes_ms["parse"]
+    assert tighter.plan.lifetimes_ms["score"] < 0.5 * shared.plan.lifetimes_ms["score"]
     assert tighter.constraint == inner.constraint
     assert [a.what for a in tighter.alternatives] == [
         "hand over at once",
@@ -230,29 +270,30 @@ def test_a_decision_keeps_the_bound_or_says_that_it_cannot_be_kept(
     bound_ms: float, quantile: float | None, rate: float, lifetime_ms: float, gap_ms: float
 ) -> None:
     goal = Constraint(bound_ms, 5_000.0, quantile)
-    observation = replace(on(chain(rate=rate, lifetime_ms=lifetime_ms), goal=goal), gap_ms=gap_ms)
+    seen = on(chain(rate=rate), goal=goal, lifetimes_ms=(lifetime_ms,))
+    observation = but(seen, gap_ms=gap_ms)
     decision = decide(observation)
     hand_over = HandOver(HandOverModel(FIXED_MS, PER_RECORD_MS + 0.05), rate)
-    chosen = FlowModel((replace(hand_over, lifetime_ms=decision.lifetimes_ms["score"]),))
-    for boundary in (None, Boundary(gap_ms, decision.length_ms)):
+    chosen = FlowModel((replace(hand_over, lifetime_ms=lifetimes(observation)["score"]),))
+    for boundary in (None, Boundary(gap_ms, decision.plan.interval_ms)):
         possible = FlowModel((hand_over,)).statistic_ms(quantile, 5_000.0, boundary) <= bound_ms
         assert possible == (chosen.statistic_ms(quantile, 5_000.0, boundary) <= bound_ms)
-        assert possible or decision.impossible
-    again = decide(after(observation, decision))
-    assert again.lifetimes_ms == decision.lifetimes_ms
+        assert possible or assess(observation)
+    again = after(observation, decision)
+    assert lifetimes(again) == lifetimes(observation)
 
 
 # --- the published rule ---------------------------------------------------------------------
 
 
-def unknown(name: str, lifetime_ms: float, wait_ms: float | None) -> ChainLoad:
-    return ChainLoad(name, 2_000, lifetime_ms, wait_ms, 5.0, steps_ms={name: 0.1})
+def unknown(name: str, wait_ms: float | None) -> ChainLoad:
+    return ChainLoad(name, 2_000, wait_ms, 5.0, steps_ms={name: 0.1})
 
 
 def test_until_costs_are_known_the_published_rule_moves_the_lifetimes() -> None:
     goal = constraint("mean", "20 ms")
-    chains = (unknown("parse", 3.0, 2.0), unknown("score", 8.0, 5.0))
-    decision = decide(on(*chains, goal=goal))
+    chains = (unknown("parse", 2.0), unknown("score", 5.0))
+    decision = decide(on(*chains, goal=goal, lifetimes_ms=(3.0, 8.0)))
     channels = [
         Channel("to parse", "source", "parse", 3.0, 2.0),
         Channel("to score", "source", "score", 8.0, 5.0),
@@ -260,17 +301,17 @@ def test_until_costs_are_known_the_published_rule_moves_the_lifetimes() -> None:
     subtasks = [Subtask(name, name, 0.5) for name in ("parse", "score")]
     bound = SequenceBound(("to parse", "parse", "to score", "score"), 20.0)
     expected = adjust_lifetimes([bound], channels, subtasks)
-    assert list(decision.lifetimes_ms.values()) == [c.lifetime_ms for c in expected]
+    assert list(decision.plan.lifetimes_ms.values()) == [c.lifetime_ms for c in expected]
     assert "not known yet" in decision.reason
 
 
 def test_the_published_rule_gives_a_quantile_half_of_its_bound() -> None:
     mean, p99 = (
-        decide(on(unknown("score", 100.0, 0.0), goal=constraint(name, bound)))
+        lifetimes(on(unknown("score", 0.0), goal=constraint(name, bound), lifetimes_ms=(100.0,)))
         for name, bound in (("mean", "10 ms"), ("p99", "20 ms"))
     )
-    assert mean.lifetimes_ms == p99.lifetimes_ms
-    assert p99.lifetimes_ms["score"] <= 20
+    assert mean == p99
+    assert p99["score"] <= 20
 
 
 def test_the_jump_lands_where_the_published_rule_arrives_after_many_intervals() -> None:
@@ -284,7 +325,7 @@ def test_the_jump_lands_where_the_published_rule_arrives_after_many_intervals() 
     model = HandOverModel(FIXED_MS, PER_RECORD_MS + 0.05)
     reached_ms = model.wait_ms(12_000, lifetime_ms)
     service_ms = model.latency(12_000, lifetime_ms).mean_ms - reached_ms
-    jumped = model.longest_lifetime_ms(reached_ms + service_ms, 12_000)
+    jumped = longest_lifetime_ms(model, reached_ms + service_ms, 12_000)
     assert jumped == pytest.approx(lifetime_ms, rel=0.02)
     assert reached_ms == pytest.approx(target_ms, rel=0.03)
 
@@ -295,7 +336,7 @@ def test_the_jump_lands_where_the_published_rule_arrives_after_many_intervals() 
 def test_the_batch_is_as_long_as_recovery_allows_and_never_below_five_seconds() -> None:
     observation = on(chain(), goal=constraint("mean", "10 ms"))
     lengths = [
-        decide(replace(observation, recovery_ms=ms)).length_ms for ms in (1_000, 20_000, 60_000)
+        decide(but(observation, recovery_ms=ms)).plan.interval_ms for ms in (1_000, 20_000, 60_000)
     ]
     assert lengths == [5_000, 20_000, 60_000]
 
@@ -303,15 +344,16 @@ def test_the_batch_is_as_long_as_recovery_allows_and_never_below_five_seconds() 
 def test_lifetimes_leave_room_for_a_gap_that_the_bound_can_take() -> None:
     goal = constraint("p99", "30 ms", every="5 s")
     smooth = on(chain(), goal=goal)
-    rough = decide(replace(smooth, gap_ms=60.0))
-    assert not rough.impossible
-    assert 0 < rough.lifetimes_ms["score"] < decide(smooth).lifetimes_ms["score"]
+    rough = but(smooth, gap_ms=60.0)
+    assert not assess(rough)
+    assert 0 < lifetimes(rough)["score"] < lifetimes(smooth)["score"]
 
 
 def test_a_quantile_that_no_window_with_a_gap_can_keep_is_named_with_its_share() -> None:
     goal = constraint("p99.9", "30 ms", every="5 s")
-    decision = decide(replace(on(chain(), goal=goal), gap_ms=50.0))
-    (impossible,) = decision.impossible
+    observation = but(on(chain(), goal=goal), gap_ms=50.0)
+    decision = decide(observation)
+    (impossible,) = assess(observation)
     assert impossible.element == "gap"
     in_the_gap = 2_000 * 50 / 1_000
     drain_ms = FIXED_MS + in_the_gap * (PER_RECORD_MS + 0.05)
@@ -319,18 +361,18 @@ def test_a_quantile_that_no_window_with_a_gap_can_keep_is_named_with_its_share()
     assert "8% of windows of 5 s" in impossible.reason
     assert "0.01 of its records come in it and only 0.001 may be late" in impossible.reason
     assert "longer recovery than 1 min" in impossible.remedy
-    assert decision.length_ms == 60_000
-    assert decision.lifetimes_ms["score"] > 15
+    assert decision.plan.interval_ms == 60_000
+    assert decision.plan.lifetimes_ms["score"] > 15
     assert "not in windows with a batch boundary" in decision.reason
 
 
 def test_a_path_inside_the_flow_does_not_meet_the_gap() -> None:
     goal = constraint("p99.9", "30 ms", path=("score", "sink"))
-    assert not decide(replace(on(chain(), goal=goal), gap_ms=500.0)).impossible
+    assert not assess(but(on(chain(), goal=goal), gap_ms=500.0))
 
 
 TRIVIAL = chain(rate=20)
-DIRECT = PathReading(constraint("mean", "4 ms"), None, ("score",))
+DIRECT = Reading(constraint("mean", "4 ms"), chains=("score",))
 
 
 @pytest.mark.parametrize(
@@ -338,7 +380,7 @@ DIRECT = PathReading(constraint("mean", "4 ms"), None, ("score",))
     [
         (replace(DIRECT, sink_ms=6.0), TRIVIAL, "sink", "sink that shows its results sooner"),
         (replace(DIRECT, hops=12), TRIVIAL, "shuffle", "Take a shuffle out"),
-        (replace(DIRECT, steps_ms=6.0), TRIVIAL, "outside of chains", "outside of chains"),
+        (replace(DIRECT, fixed_ms=6.0), TRIVIAL, "outside of chains", "outside of chains"),
         (
             DIRECT,
             replace(TRIVIAL, steps_ms={"fast": 0.5, "slow": 4.0}),
@@ -349,20 +391,20 @@ DIRECT = PathReading(constraint("mean", "4 ms"), None, ("score",))
     ],
 )
 def test_a_bound_below_lifetime_zero_is_impossible_and_the_largest_part_is_named(
-    path: PathReading, load: ChainLoad, element: str, remedy: str
+    path: Reading, load: ChainLoad, element: str, remedy: str
 ) -> None:
-    observation = RealTimeObservation((path,), (load,), gap_ms=0.0)
+    observation = observed((path,), (load,))
     (impossible,) = assess(observation)
     assert impossible.element == element
     assert impossible.best_ms > 4
     assert remedy in impossible.remedy
-    assert set(decide(observation).lifetimes_ms.values()) == {0.0}
+    assert set(lifetimes(observation).values()) == {0.0}
 
 
 def test_a_chain_that_cannot_keep_up_is_named_with_the_tasks_that_it_needs() -> None:
     observation = on(chain(rate=50_000), goal=constraint("mean", "1 s"))
     decision = decide(observation)
-    (impossible,) = decision.impossible
+    (impossible,) = assess(observation)
     assert impossible.element == "score"
     assert math.isinf(impossible.best_ms)
     assert "3 tasks for each one it has" in impossible.remedy
@@ -373,32 +415,33 @@ def test_the_sweep_of_the_shuffles_takes_four_percent_of_the_bound_in_whole_mill
     for bound, hops, expected in (("10 ms", 1, 1), ("500 ms", 2, 10), ("1 min", 1, 50)):
         observation = on(chain(), goal=constraint("mean", bound))
         path = replace(observation.readings[0], hops=hops)
-        assert decide(replace(observation, readings=(path,))).flush_ms == expected
+        assert decide(replace(observation, readings=(path,))).plan.flush_ms == expected
 
 
 def test_without_a_constraint_records_are_handed_over_at_once() -> None:
-    decision = decide(RealTimeObservation((), (chain(lifetime_ms=9.0),)))
-    assert decision.lifetimes_ms == {"score": 0.0}
+    observation = observed((), (chain(),), {"score": 9.0})
+    decision = decide(observation)
+    assert lifetimes(observation) == {"score": 0.0}
     assert decision.reason.startswith("No constraint covers a hand-over")
 
 
 def test_without_records_the_lifetimes_stay() -> None:
-    decision = decide(on(chain(rate=0, lifetime_ms=9.0), goal=constraint("mean", "10 ms")))
-    assert decision.lifetimes_ms == {"score": 9.0}
+    decision = decide(on(chain(rate=0), goal=constraint("mean", "10 ms"), lifetimes_ms=(9.0,)))
+    assert decision.plan.lifetimes_ms == {"score": 9.0}
     assert decision.reason == "No records came, so the lifetimes stay as they are."
 
 
 def test_a_path_over_a_chain_that_does_not_run_is_refused() -> None:
-    reading = PathReading(constraint("mean", "10 ms"), None, ("missing",))
+    reading = Reading(constraint("mean", "10 ms"), chains=("missing",))
     with pytest.raises(ConstraintError, match="no chain 'missing'"):
-        decide(RealTimeObservation((reading,), (chain(),)))
+        decide(observed((reading,), (chain(),)))
 
 
 def test_a_reason_is_one_sentence_with_the_numbers() -> None:
     decision = decide(on(chain(), goal=constraint("mean", "10 ms")))
     assert decision.reason == (
         "At 2 k/s a hand-over costs 0.2 ms + 52 us a record; lifetimes of "
-        f"{decision.lifetimes_ms['score']:.3g} ms keep the mean at 8.48 ms of 10 ms "
+        f"{decision.plan.lifetimes_ms['score']:.3g} ms keep the mean at 8.48 ms of 10 ms "
         "with 0.12 instead of 0.46 cores."
     )
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.profile.calls import BENT, USUAL_MS, Calls
+from tailrace.profile.calls import BENT, Calls
+from tailrace.profile.costs import USUAL_CALL_MS
 
 
 def calls(sizes: list[int], call_ms: float, record_ms: float, noise: float = 0.0) -> Calls:
@@ -23,8 +24,8 @@ def test_calls_of_many_sizes_tell_both_costs(call_ms: float, record_ms: float, s
     sizes = np.random.default_rng(seed).integers(1, 6, 2_000).tolist()
     found_ms, each_ms = calls(sizes, call_ms, record_ms).line()
     took_ms = call_ms + 3 * record_ms
-    drawn = 1 / (1 + (USUAL_MS / (BENT * took_ms * 3 / math.sqrt(2))) ** 2)
-    usual_ms = min(USUAL_MS, took_ms / 2)
+    drawn = 1 / (1 + (USUAL_CALL_MS / (BENT * took_ms * 3 / math.sqrt(2))) ** 2)
+    usual_ms = min(USUAL_CALL_MS, took_ms / 2)
     assert found_ms == pytest.approx(call_ms + drawn * (usual_ms - call_ms), rel=0.05, abs=0.01)
     assert each_ms == pytest.approx((took_ms - found_ms) / 3, rel=0.02, abs=0.01)
 

@@ -15,15 +15,9 @@ from jsonschema import Draft202012Validator
 
 from tailrace.errors import InputError
 from tailrace.plan import Backend, Plan
+from tailrace.profile.costs import BatchCosts, HandOverCosts
 from tailrace.profile.file import as_json, from_json, load, save, schema
-from tailrace.profile.profile import (
-    BatchCosts,
-    HandOverCosts,
-    Latency,
-    Origin,
-    Profile,
-    StepProfile,
-)
+from tailrace.profile.profile import Latency, Origin, Profile, StepProfile
 
 if TYPE_CHECKING:
     from pathlib import Path

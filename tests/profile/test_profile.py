@@ -1,25 +1,15 @@
-"""Profiles: what stages cost, the graph of a profile, and what it refuses."""
+"""Profiles: the graph of a profile, and what it refuses."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tailrace.errors import InputError
 from tailrace.goals import SINK, SOURCE
 from tailrace.plan import Backend, Plan
-from tailrace.profile.profile import (
-    EXCHANGE,
-    BatchCosts,
-    HandOverCosts,
-    Latency,
-    Profile,
-    StepProfile,
-)
+from tailrace.profile.profile import EXCHANGE, Latency, Profile, StepProfile
 
 PROFILE = Profile(
     "orders",
@@ -29,24 +19,6 @@ PROFILE = Profile(
     Plan(chains=(("parse",), ("count",)), partitions={"count": 4}, backend=Backend.REALTIME),
     2,
 )
-
-
-@given(
-    st.lists(st.integers(1, 9), min_size=1, max_size=5),
-    st.floats(0, 50),
-    st.floats(0, 50),
-    st.floats(0, 50),
-)
-def test_stages_cost_what_exchanges_and_further_tasks_cost_one_by_one(
-    tasks: list[int], stage_ms: float, task_ms: float, shuffle_ms: float
-) -> None:
-    costs = BatchCosts(40.0, 0.01, stage_ms=stage_ms, task_ms=task_ms, shuffle_ms=shuffle_ms)
-    counted = shuffle_ms if len(tasks) > 1 else 0.0
-    for number, count in enumerate(tasks):
-        counted += stage_ms if number else 0.0
-        for _ in range(1, count):
-            counted += task_ms
-    assert costs.stages_ms(tasks) == pytest.approx(counted)
 
 
 def test_the_graph_has_an_exchange_before_keyed_steps_and_the_partitions_of_the_plan() -> None:
@@ -66,18 +38,10 @@ def test_a_step_is_found_by_its_name_or_refused_with_those_that_there_are() -> N
 
 
 @pytest.mark.parametrize("wrong", [-1e-9, float("inf"), float("nan")])
-@pytest.mark.parametrize(
-    ("costs", "what"),
-    [
-        (BatchCosts(40.0, 0.01), "a batch"),
-        (HandOverCosts(0.5, 0.01, 1.0, 1.0, 1.0, 10.0), "a hand-over"),
-        (Latency(4.0, 3.0, 8.0, 9.0), "the latency"),
-    ],
-)
-def test_every_cost_must_be_finite_and_not_below_zero(costs: Any, what: str, wrong: float) -> None:
-    for item in fields(costs):
-        with pytest.raises(InputError, match=f"The {item.name} of {what} cannot be {wrong}: give"):
-            replace(costs, **{item.name: wrong})
+def test_every_latency_must_be_finite_and_not_below_zero(wrong: float) -> None:
+    for item in fields(Latency):
+        with pytest.raises(InputError, match=f"The {item.name} of the latency cannot be {wrong}"):
+            replace(Latency(4.0, 3.0, 8.0, 9.0), **{item.name: wrong})
 
 
 def test_a_profile_whose_parts_do_not_fit_together_is_refused() -> None:

@@ -12,7 +12,8 @@ import pytest
 from tailrace.errors import InputError
 from tailrace.model.predict import Predictor
 from tailrace.plan import Backend, Plan
-from tailrace.profile.profile import BatchCosts, Latency, Profile, StepProfile
+from tailrace.profile.costs import BatchCosts
+from tailrace.profile.profile import Latency, Profile, StepProfile
 from tailrace.report.ledger import Ledger
 
 if TYPE_CHECKING:

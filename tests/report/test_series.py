@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import InputError
-from tailrace.report.series import read_series
+from tailrace.report.series import read_load, read_series
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,3 +87,12 @@ def test_a_file_that_is_no_text_or_too_long_is_one_sentence(
 def test_a_byte_order_mark_and_next_to_nothing_are_read(tmp_path: Path) -> None:
     lines = ["\ufefftime,rate", "0,1e-300", "60,2", "120,3", "180,4"]
     assert read_series(written(tmp_path / "rates.csv", *lines)).rates_per_s == (0.0, 2.0, 3.0, 4.0)
+
+
+def test_a_load_has_the_rates_of_a_file_and_in_a_gap_the_one_before(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "time,rate", "0,100", "60,", "180,300", "240,")
+    load = read_load(path)
+    assert load.rates_per_s == (100.0, 100.0, 100.0, 300.0, 300.0)
+    assert load.step_s == 60
+    with pytest.raises(InputError, match="The first rate"):
+        read_load(written(tmp_path / "b.csv", "time,rate", "0,", "60,5"))

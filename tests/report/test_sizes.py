@@ -36,7 +36,7 @@ def test_the_picture_names_every_policy_and_the_bound(
     runs: dict[str, list[SizedStep]], tmp_path: Path
 ) -> None:
     texts = words(plot(tmp_path / "saso.svg", runs, 200.0))
-    assert {"slow", "peak", "least that would do", "units", "records/s"} <= set(texts)
+    assert {"slow", "peak", "fewest needed", "executors", "records/s"} <= set(texts)
     assert any("bound 200 ms" in text for text in texts)
     assert "seconds since start" in texts
     assert "30" in texts

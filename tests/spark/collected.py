@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.plan import Backend, Plan
 from tailrace.spark import sinks
-
-from .support import by_value
+from tests.spark.support import by_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import EnvironmentUnfit
-from tailrace.spark import connector
-from tailrace.spark.settings import session
+from tailrace.spark.session import session
+from tailrace.spark.sources import connector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from tailrace.plan import Plan
 from tailrace.spark.flow import Flow
-from tailrace.spark.step import batch_step, flat_step, step
-
-from .support import by_value, even_trace
+from tailrace.spark.pipeline.step import batch_step, flat_step, step
+from tests.spark.support import by_value, even_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

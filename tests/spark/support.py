@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.load import Texts, Trace
-from tailrace.spark.running import send_by_value
+from tailrace.spark.from_file import send_by_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,10 +17,9 @@ import pytest
 from tailrace.control import Mode
 from tailrace.load import Texts, Trace
 from tailrace.spark import sinks
-from tailrace.spark.running import example, find_flow, run, unchained
+from tailrace.spark.from_file import example, find_flow, run, unchained
 from tailrace.spark.sources import replay
-
-from .support import until
+from tests.spark.support import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

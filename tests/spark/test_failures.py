@@ -5,15 +5,15 @@ import json
 import pytest
 
 from tailrace.errors import FlowFailed, InputError, StepFailed
-from tailrace.spark.chain import LAST
 from tailrace.spark.failures import explained
-from tailrace.spark.link import FAILURE
+from tailrace.spark.worker.chain import LAST
+from tailrace.spark.worker.operator import FAILURE
 
 FACTS = {"step": "parse", "batch": "7", "record": '{"n": "a } b"}', "error": "ValueError: no\nway"}
 SPARK = f"""Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times: \
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "worker.py", line 1, in main
-tailrace.spark.chain.RecordFailed: {FAILURE}{json.dumps(FACTS)}
+tailrace.spark.worker.chain.RecordFailed: {FAILURE}{json.dumps(FACTS)}
 Driver stacktrace:
 \tat org.apache.spark.scheduler.DAGScheduler.run(DAGScheduler.scala:1)
 """

@@ -11,17 +11,17 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from tailrace.control import batches
 from tailrace.control.actions import SetChains
 from tailrace.errors import FlowFailed, InputError, StepFailed, TraceError
 from tailrace.plan import Plan
+from tailrace.policy import order
 from tailrace.policy.decision import Decision, Observation
 from tailrace.spark import sinks
+from tailrace.spark.pipeline.compilation import Compilation
+from tailrace.spark.pipeline.step import flat_step, step
+from tailrace.spark.pipeline.trace import outputs_of
 from tailrace.spark.sources import most_records, replay
-from tailrace.spark.step import Compilation, flat_step, step
-from tailrace.spark.trace import outputs_of
-
-from .flows import (
+from tests.spark.flows import (
     APART,
     COUNT,
     PAIR,
@@ -35,7 +35,7 @@ from .flows import (
     three_steps,
     total,
 )
-from .support import by_value, even_trace, until
+from tests.spark.support import by_value, even_trace, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,7 +157,7 @@ def test_the_chaining_policy_may_restart_the_flow_by_itself(
     def cut_everything(seen: Observation) -> Decision:
         return Decision("test", replace(seen.plan, chains=APART), "to see it happen")
 
-    monkeypatch.setattr(batches, "POLICIES", (cut_everything,))
+    monkeypatch.setattr(order, "MICROBATCH", (cut_everything,))
     memory = sinks.memory()
     load = even_trace(2400, 1000)
     flow = observed(three_steps, memory, source=load, mode="enforce", interval="500 ms")

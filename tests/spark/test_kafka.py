@@ -16,14 +16,13 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 
 from bench import broker as brokers
 from tailrace.errors import EnvironmentUnfit, InputError
-from tailrace.spark import connector, kafka, sinks
+from tailrace.spark import kafka, sinks
 from tailrace.spark.flow import Flow
-from tailrace.spark.settings import session
-from tailrace.spark.sources import most_records, replay
-from tailrace.spark.step import step
-
-from .flows import Running, observed
-from .support import by_value, even_trace, until
+from tailrace.spark.pipeline.step import step
+from tailrace.spark.session import session
+from tailrace.spark.sources import connector, most_records, replay
+from tests.spark.flows import Running, observed
+from tests.spark.support import by_value, even_trace, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,10 +20,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from bench.broker import Broker
 from tailrace.errors import EnvironmentUnfit
-from tailrace.spark import connector
-from tailrace.spark.leash import free_ports
-
-from .support import until
+from tailrace.spark.cluster.process import free_ports
+from tailrace.spark.sources import connector
+from tests.spark.support import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

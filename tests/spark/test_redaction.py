@@ -15,12 +15,11 @@ from tailrace.model.keys.murmur import partition_of
 from tailrace.model.keys.pseudonyms import places
 from tailrace.profile.file import as_json
 from tailrace.spark import sinks
+from tailrace.spark.pipeline.step import keyed_step, step
 from tailrace.spark.sources import replay
-from tailrace.spark.step import keyed_step, step
-
-from .collected import BACKENDS, Files, plan_on
-from .flows import Running, observed
-from .support import by_value, until
+from tests.spark.collected import BACKENDS, Files, plan_on
+from tests.spark.flows import Running, observed
+from tests.spark.support import by_value, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,15 +11,20 @@ from pyspark.sql import functions as sf
 
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.spark import sinks
-from tailrace.spark.batchlog import BatchLog
-from tailrace.spark.repartition import PARTITIONS, PROVIDER, ROCKSDB, SPARKS, repartition
+from tailrace.spark.checkpoints.batch_log import BatchLog
+from tailrace.spark.pipeline.step import keyed_step
+from tailrace.spark.repartition import (
+    PARTITIONS,
+    PROVIDER,
+    ROCKSDB,
+    SPARKS,
+    repartition,
+)
 from tailrace.spark.sources import replay
-from tailrace.spark.step import keyed_step
 from tailrace.state.partitions import partitions_of
-
-from .collected import Files, plan_on
-from .flows import Running, observed
-from .support import by_value, even_trace, until
+from tests.spark.collected import Files, plan_on
+from tests.spark.flows import Running, observed
+from tests.spark.support import by_value, even_trace, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,19 +15,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.errors import EnvironmentUnfit, InputError
+from tailrace.spark import session as module
 from tailrace.spark import settings
-from tailrace.spark.leash import HOST
-from tailrace.spark.settings import (
-    SETTINGS,
-    conf_of,
-    findings,
-    on_loopback,
-    session,
-    slots_of,
-    wanted,
-)
-
-from .support import by_value, even_trace
+from tailrace.spark.cluster.process import HOST
+from tailrace.spark.session import on_loopback, session, slots_of
+from tailrace.spark.settings import SETTINGS, conf_of, findings, wanted
+from tests.spark.support import by_value, even_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,7 +77,7 @@ def test_workers_run_the_drivers_interpreter_under_our_daemon(spark: SparkSessio
     (interpreter,) = in_a_worker(spark, lambda: sys.executable)
     assert Path(interpreter) == Path(sys.executable)
     (command,) = in_a_worker(spark, lambda: Path("/proc/self/cmdline").read_text())
-    assert "tailrace.spark.daemon" in command
+    assert "tailrace.spark.worker.daemon" in command
 
 
 def test_a_worker_has_little_garbage_to_look_through_after_its_first_tasks(
@@ -167,7 +160,7 @@ def _pid(spark: SparkSession) -> int:
 
 
 @pytest.mark.skipif(
-    bool(os.environ.keys() & settings._ADDRESSED), reason="Spark is told another address here"
+    bool(os.environ.keys() & module._ADDRESSED), reason="Spark is told another address here"
 )
 def test_the_driver_of_a_session_in_one_process_listens_on_loopback_alone(
     spark: SparkSession,
@@ -200,10 +193,10 @@ LOOPBACK = {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
 def test_a_driver_listens_on_loopback_where_nobody_else_needs_it_and_nobody_said_where(
     monkeypatch: pytest.MonkeyPatch, master: str, given: dict[str, str], expected: dict[str, str]
 ) -> None:
-    for variable in settings._ADDRESSED:
+    for variable in module._ADDRESSED:
         monkeypatch.delenv(variable, raising=False)
     assert on_loopback(master, given) == expected
-    for variable in settings._ADDRESSED:
+    for variable in module._ADDRESSED:
         with monkeypatch.context() as said:
             said.setenv(variable, "10.1.2.3")
             assert on_loopback(master, given) == {}
@@ -251,7 +244,8 @@ def test_a_plain_session_of_the_users_is_described_and_left_alone() -> None:
     program = textwrap.dedent(
         """
         from pyspark.sql import SparkSession
-        from tailrace.spark.settings import SETTINGS, findings, session
+        from tailrace.spark.session import session
+        from tailrace.spark.settings import SETTINGS, findings
         plain = (
             SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -347,4 +341,4 @@ def test_the_log_of_a_query_has_one_small_file_an_entry_and_no_checksums(
     ],
 )
 def test_why_spark_did_not_start_is_said_without_secrets(said: str, shown: str) -> None:
-    assert str(settings._not_started(said)).startswith(shown)
+    assert str(module._not_started(said)).startswith(shown)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tailrace.errors import FlowFailed, StepFailed
 from tailrace.state.files import (
     NO_FILE,
-    Claim,
     Link,
+    WriteClaim,
     read_claim,
     read_records,
     write_claim,
@@ -448,8 +448,8 @@ def torn(directory: Path) -> Iterator[None]:
 
 def test_a_torn_claim_counts_as_none_and_the_only_file_is_taken(tmp_path: Path) -> None:
     run(Store(tmp_path), 0, {"a": 1})
-    write_claim(tmp_path, Claim(0, "a" * 16, "b" * 16), flush=False)
-    assert read_claim(tmp_path) == Claim(0, "a" * 16, "b" * 16)
+    write_claim(tmp_path, WriteClaim(0, "a" * 16, "b" * 16), flush=False)
+    assert read_claim(tmp_path) == WriteClaim(0, "a" * 16, "b" * 16)
     for _ in torn(tmp_path):
         store = Store(tmp_path)
         store.open(0)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 # The help lists commands in the order in which they are imported.
 # isort: off
-from tailrace.cli import predict, capacity, size, profile, score, forecast
+from tailrace.cli import predict, capacity, size, rehearse, profile, score, forecast
 from tailrace.cli import run, repartition, demo, doctor, validate, cluster
 
 # isort: on
@@ -29,6 +29,7 @@ __all__ = [
     "main",
     "predict",
     "profile",
+    "rehearse",
     "repartition",
     "run",
     "score",

@@ -39,8 +39,8 @@ def start(
     ] = True,
 ) -> None:
     """Run a standalone master and workers until Ctrl-C, on loopback."""
-    from tailrace.spark import archive  # noqa: PLC0415 - commands import what they need
-    from tailrace.spark.cluster import Cluster  # noqa: PLC0415
+    from tailrace.spark.cluster import archive  # noqa: PLC0415 - commands import what they need
+    from tailrace.spark.cluster.local import Cluster  # noqa: PLC0415
     from tailrace.spark.interrupt import ctrl_c  # noqa: PLC0415
 
     if archived and not archive.path().exists():

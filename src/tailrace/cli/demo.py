@@ -24,16 +24,16 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Keep a latency under a changing load, beside plain Spark."""
-    from tailrace.spark import running  # noqa: PLC0415 - commands import what they need
+    from tailrace.spark import from_file  # noqa: PLC0415 - commands import what they need
 
     check_length(seconds)
     make_directory(out)
-    flow = running.find_flow(f"{running.example('primes.py')}:flow")
-    report, failure = reported(lambda: running.run(flow, seconds))
+    flow = from_file.find_flow(f"{from_file.example('primes.py')}:flow")
+    report, failure = reported(lambda: from_file.run(flow, seconds))
     other = None
     if baseline and failure is None:
         try:
-            other = running.run_plain_apart(running.example("primes.py"), seconds)
+            other = from_file.run_plain_apart(from_file.example("primes.py"), seconds)
         except FlowFailed as error:
             failure = error
     deliver(report, out, baseline=other, as_json=as_json, failure=failure)

@@ -20,7 +20,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Say what is missing or slow here, and how to mend it."""
-    from tailrace.spark import doctor as examining  # noqa: PLC0415 - commands import what they need
+    from tailrace.spark.health import doctor as examining  # noqa: PLC0415 - commands import what they need
 
     found = list(examining.machine())
     if not any(finding.fatal for finding in found):

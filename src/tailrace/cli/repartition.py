@@ -20,12 +20,12 @@ def repartition(
     as_json: AsJson = False,
 ) -> None:
     """Spread the state of a flow that is stopped over another number of partitions."""
-    from tailrace.spark import running  # noqa: PLC0415 - commands import what they need
+    from tailrace.spark import from_file  # noqa: PLC0415 - commands import what they need
 
     given = settings(conf)
     with keep_stdout_for_json(as_json):
-        flow = running.find_flow(target)
-        before = running.repartition(flow, partitions, master=master, settings=given)
+        flow = from_file.find_flow(target)
+        before = from_file.repartition(flow, partitions, master=master, settings=given)
     if as_json:
         print_json({"partitions": partitions, "before": before})
         return

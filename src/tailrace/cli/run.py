@@ -57,7 +57,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a flow from a file, show it live, and report."""
-    from tailrace.spark import running  # noqa: PLC0415 - commands import what they need
+    from tailrace.spark import from_file  # noqa: PLC0415 - commands import what they need
 
     how: Any = {
         "plain": plain,
@@ -68,7 +68,7 @@ def run(
     }
     check_length(seconds)
     with keep_stdout_for_json(as_json):
-        flow = running.find_flow(target)
+        flow = from_file.find_flow(target)
         if stop_within is not None:
             flow.stop_within_ms = duration_ms(stop_within)
         if out is not None:
@@ -76,7 +76,7 @@ def run(
         for file in (profile, log):
             if file is not None:
                 make_directory(file.parent)
-        report, failure = reported(lambda: running.run(flow, seconds, **how))
+        report, failure = reported(lambda: from_file.run(flow, seconds, **how))
     more: list[Callable[[], object]] = []
     if profile is not None:
         more.append(lambda: _save_profile(report.profile, profile))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tailrace.control.events import Event
 
 
-class Backend(Protocol):
+class SteeredBackend(Protocol):
     """What runs a flow under a plan and can be asked to change it.
 
     It sends its events to whatever function it was made with, from :class:`Started` on.
@@ -47,7 +47,7 @@ class Steering:
     ) -> None:
         """``switch`` has another backend take over; without it none can."""
         self.controller = controller
-        self.backend: Backend | None = None
+        self.backend: SteeredBackend | None = None
         self._switch = switch
         self._lock = threading.RLock()
 

@@ -15,7 +15,6 @@ from tailrace.control.log import DecisionRecord, Log, Mode
 from tailrace.control.realtime import RealTimeLoop
 from tailrace.errors import InputError
 from tailrace.plan import Backend
-from tailrace.policy.backend import POLICY
 
 if TYPE_CHECKING:
     from tailrace.control.actions import Action
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from tailrace.flow import Graph
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
-    from tailrace.policy.backend import Choice
+    from tailrace.policy.decision import Decision
     from tailrace.profile.profile import Profile
 
 
@@ -62,7 +61,7 @@ class Controller:
         self._most_records = most_records
         self._loop: BatchLoop | RealTimeLoop | None = None
         self._before: Plan | None = None
-        self._choice: Choice | None = None
+        self._switched: Decision | None = None
 
     @property
     def plan(self) -> Plan:
@@ -110,8 +109,8 @@ class Controller:
             self.log.origin_us = event.at_us
         self._loop = loop = self._loop_on(event)
         if self._switching is not None:
-            choice = self._choice or self._switching.choice
-            self._note(choice, before, event.plan, event.at_us, applied=True)
+            decision = self._switched or self._switching.decision
+            self._note(decision, before, event.plan, event.at_us, applied=True)
         return changes(event.plan, loop.plan) if self.mode is Mode.ENFORCE else ()
 
     def _take_back(self, loop: BatchLoop | RealTimeLoop, event: Refused) -> None:
@@ -150,31 +149,20 @@ class Controller:
         """Another backend, if the one that runs is no longer the cheapest that keeps all bounds."""
         batches = loop.costs() if isinstance(loop, BatchLoop) else None
         hand_overs = loop.costs() if isinstance(loop, RealTimeLoop) else None
-        last, present = self.log.history[-1], loop.plan.backend
-        chosen = switching.choose(last.rate_per_s, present, batches, hand_overs)
-        if chosen == present or self.mode is Mode.OBSERVE:
+        last = self.log.history[-1]
+        decision = switching.decide(last.rate_per_s, loop.plan, batches, hand_overs)
+        chosen = decision.plan.backend
+        if chosen is loop.plan.backend or self.mode is Mode.OBSERVE:
             return ()
         if self.mode is Mode.ADVISE:
             at_us = last.start_us + round(last.every_ms * 1e3)
-            self._note(switching.choice, loop.plan, loop.plan, at_us, applied=False)
+            self._note(decision, loop.plan, loop.plan, at_us, applied=False)
             return ()
-        self._choice = switching.choice
+        self._switched = decision
         return (SwitchBackend(chosen),)
 
     def _note(
-        self, choice: Choice, before: Plan, after: Plan, at_us: int, *, applied: bool
+        self, decision: Decision, before: Plan, after: Plan, at_us: int, *, applied: bool
     ) -> None:
-        taken = choice.taken
-        self.log.decisions.append(
-            DecisionRecord(
-                at_us,
-                POLICY,
-                choice.reason,
-                before,
-                after,
-                applied,
-                taken.predicted_ms,
-                choice.alternatives,
-                taken.constraint,
-            )
-        )
+        record = DecisionRecord.of(decision, at_us, before, after, applied=applied)
+        self.log.decisions.append(record)

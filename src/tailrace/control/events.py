@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tailrace.control.actions import Action
     from tailrace.plan import Plan
     from tailrace.profile.batch import BatchMeasure
-    from tailrace.profile.live import Sighting, Stretch
+    from tailrace.profile.live import ChainReport, SinkReport
     from tailrace.profile.pool import ExecutorPool
 
 
@@ -38,7 +38,7 @@ class BatchFinished:
 class TasksReported:
     """A task of real-time mode says what it measured since it last did."""
 
-    report: Sighting | Stretch
+    report: SinkReport | ChainReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tailrace.goals import Constraint
     from tailrace.model.microbatch import BatchModel
     from tailrace.plan import Plan
-    from tailrace.policy.decision import Alternative, Impossible
+    from tailrace.policy.decision import Alternative, Decision, Impossible
     from tailrace.profile.histogram import Quantiles
     from tailrace.profile.interval import Verdict
     from tailrace.profile.moments import Moments
@@ -44,6 +44,23 @@ class DecisionRecord:
     alternatives: tuple[Alternative, ...]
     constraint: Constraint | None
     realised_ms: float | None = None
+
+    @classmethod
+    def of(
+        cls, decision: Decision, at_us: int, before: Plan, after: Plan, *, applied: bool
+    ) -> DecisionRecord:
+        """A decision that has just been made."""
+        return cls(
+            at_us,
+            decision.policy,
+            decision.reason,
+            before,
+            after,
+            applied,
+            decision.predicted_ms,
+            decision.alternatives,
+            decision.constraint,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,43 +8,37 @@ sees to that.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
+from tailrace.control.decider import Decider
 from tailrace.control.events import TasksReported, Tick
+from tailrace.control.judge import Judge, loads_of
 from tailrace.control.log import Mode
-from tailrace.control.loop import LIKELY, Loop, clear_rise, load_of
-from tailrace.control.recording import Recording
 from tailrace.goals import SOURCE, is_sink
 from tailrace.plan import chain_name
-from tailrace.policy import chaining, handover
+from tailrace.policy import handover, realtime_feasibility, rise
 from tailrace.policy.backend import RealTimeCosts
-from tailrace.policy.decision import Decision
-from tailrace.policy.realtime import ChainLoad, PathReading, RealTimeObservation
-from tailrace.policy.scaling import tasks
+from tailrace.policy.decision import ChainLoad, Observation, Reading, RealTimeState, known
+from tailrace.policy.rise import LIKELY, clear_rise
 from tailrace.profile.clock import Onward
-from tailrace.profile.live import LiveInterval, LiveIntervals, Sighting, Stretch
+from tailrace.profile.costs import USUAL_HAND_OVER
+from tailrace.profile.live import ChainReport, LiveInterval, LiveIntervals, SinkReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tailrace.control.actions import Change
     from tailrace.control.events import Event
     from tailrace.control.log import Log
+    from tailrace.control.recording import Recording
     from tailrace.flow import Graph
     from tailrace.goals import Constraint
     from tailrace.plan import Plan
-    from tailrace.policy.decision import StepLoad
     from tailrace.profile.live import HandOverMeasure
 
-PER_RECORD_MS = 0.002
-"""What handing over a record costs by itself, beside the fixed cost of a hand-over: measured
-once, small, and hard to tell apart from the fixed part in a running flow."""
-
 LEAST_FIXED_MS = 0.02
-
-USUAL_GAP_MS = 50.0
-"""The gap between two batches, until one has been seen."""
 
 GAPS = 5
 
@@ -61,19 +55,11 @@ USUAL_DEVIATION = 0.07
 """How far intervals lie from their prediction: what is believed at first, and how many count."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Loads:
-    """What the policy on chains looks at."""
+class RealTimeLoop:
+    """Turns what tasks report into intervals, verdicts and plans.
 
-    graph: Graph
-    plan: Plan
-    steps: Mapping[str, StepLoad]
-    slots: int
-    intervals_since_change: int
-
-
-class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
-    """Turns what tasks say into intervals, verdicts and plans."""
+    A :class:`Judge` has the intervals, and a :class:`Decider` the plan and its decisions.
+    """
 
     def __init__(
         self,
@@ -90,20 +76,42 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         Of the ``slots`` there are, ``other_tasks`` are held by tasks that are no step's: those that
         read the source, and those behind Spark's own exchanges.
         """
-        super().__init__(graph, plan, log)
+        self.log = log
         log.scaling = None
+        self._graph = graph
+        self._decider = Decider(graph, plan, log)
+        self._judge: Judge[LiveInterval, LiveIntervals] = Judge(
+            graph, log, lambda every_ms: LiveIntervals(graph, every_ms, log.origin_us), slots=slots
+        )
         self._recovery_ms = recovery_ms
         self._slots = slots
         self._room = slots
         self._other_tasks = other_tasks
-        self.recording = Recording(graph, slots)
         self._onward = Onward()
-        self._last: dict[tuple[str, int], Sighting] = {}
+        self._last: dict[tuple[str, int], SinkReport] = {}
         self._gaps_ms: deque[float] = deque(maxlen=GAPS)
         self._newest_batch = -1
         self._deviations = deque([USUAL_DEVIATION] * DEVIATIONS, maxlen=DEVIATIONS)
-        self._seen: RealTimeObservation | None = None
-        self._recent: dict[tuple[str, int], deque[Stretch]] = {}
+        self._seen: Observation | None = None
+        self._recent: dict[tuple[str, int], deque[ChainReport]] = {}
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that is to run."""
+        return self._decider.plan
+
+    @property
+    def recording(self) -> Recording:
+        """What is kept of the run for its profile."""
+        return self._judge.recording
+
+    def finish(self) -> None:
+        """Judge what is left when nothing more will come. Cut short, it decides nothing."""
+        self._judge.finish(self.plan, self._slots)
+
+    def take_back(self, *changes: Change, why: str) -> None:
+        """Undo what was decided last and cannot be done."""
+        self._decider.take_back(*changes, why=why)
 
     def hear(self, event: Event) -> None:
         """Take in what a task says, or that time has passed."""
@@ -114,60 +122,48 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
                 self._room = self._slots if room is None else room
                 self._on_tick(at_us)
 
-    def _on_report(self, said: Sighting | Stretch) -> None:
+    def _on_report(self, said: SinkReport | ChainReport) -> None:
         lost_us = self._onward.lost_us
         said = replace(said, first_us=said.first_us + lost_us, last_us=said.last_us + lost_us)
-        if isinstance(said, Sighting):
+        if isinstance(said, SinkReport):
             self._see(said)
         else:
             self._keep(said)
-        for track in self._all_intervals():
-            track.add(said)
+        for intervals in self._judge.collectors():
+            intervals.add(said)
 
     def _on_tick(self, at_us: int) -> None:
         """Judge and decide whatever is complete by now."""
         now_us = self._onward(at_us)
-        judged = [(t, i) for t in self._tracks.values() for i in t.intervals.complete(now_us)]
-        closed = self._adjustment.complete(now_us)
-        for track, interval in judged:
-            self._judge(interval, track.constraints)
+        closed = self._judge.close(lambda intervals: intervals.complete(now_us))
         for interval in closed:
-            self._close(interval)
+            self._judge.remember(interval, self.plan, self._slots)
+            self._decider.realise(interval)
+            self._decider.intervals_since_change += 1
         if closed:
             self._decide(closed[-1], now_us)
         elif self._seen is not None:
             self._react_early(self._seen, now_us)
 
-    def _collector(self, every_ms: float) -> LiveIntervals:
-        return LiveIntervals(self.graph, every_ms, self.log.origin_us)
-
-    def _all_intervals(self) -> list[LiveIntervals]:
-        return [self._adjustment, *(track.intervals for track in self._tracks.values())]
-
-    def _see(self, sighting: Sighting) -> None:
+    def _see(self, report: SinkReport) -> None:
         """Note the gap where a task sees the first records of another batch."""
-        if sighting.batch > self._newest_batch:
-            self._newest_batch = sighting.batch
+        if report.batch > self._newest_batch:
+            self._newest_batch = report.batch
             self.log.batches += 1
-        place = sighting.sink, sighting.partition
+        place = report.sink, report.partition
         last = self._last.get(place)
-        if last is not None and sighting.batch == last.batch + 1:
-            self._gaps_ms.append((sighting.first_us - last.last_us) / 1e3)
-            for intervals in self._all_intervals():
-                intervals.add_gap(last.last_us, sighting.first_us)
-        self._last[place] = sighting
+        if last is not None and report.batch == last.batch + 1:
+            self._gaps_ms.append((report.first_us - last.last_us) / 1e3)
+            for intervals in self._judge.collectors():
+                intervals.add_gap(last.last_us, report.first_us)
+        self._last[place] = report
 
-    def _keep(self, stretch: Stretch) -> None:
+    def _keep(self, report: ChainReport) -> None:
         """Keep what a task said lately, and the one before, from whose end on it is counted."""
-        recent = self._recent.setdefault((stretch.chain, stretch.partition), deque())
-        recent.append(stretch)
-        while len(recent) > 2 and recent[1].last_us < stretch.last_us - RECENT_US:
+        recent = self._recent.setdefault((report.chain, report.partition), deque())
+        recent.append(report)
+        while len(recent) > 2 and recent[1].last_us < report.last_us - RECENT_US:
             recent.popleft()
-
-    def _close(self, interval: LiveInterval) -> None:
-        self._remember(interval)
-        self._realise(interval)
-        self._since_change += 1
 
     def _decide(self, interval: LiveInterval, now_us: int) -> None:
         observation = self._observe(interval)
@@ -175,65 +171,36 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
         if deviation is not None:
             self._deviations.append(deviation)
         observation = replace(observation, noise=median(self._deviations))
-        self._seen = handover.risen(observation, self._rises(observation, now_us))
-        decision = handover.decide(self._seen)
-        self._suspect(decision.impossible)
-        if self.mode is Mode.OBSERVE:
-            return
-        pace = replace(self.plan, interval_ms=decision.length_ms, flush_ms=decision.flush_ms)
-        self._set(decision, pace, now_us)
-        steps = {
-            name: load_of(measure, interval.utilisation(name))
-            for name, measure in interval.steps().items()
-        }
-        loads = _Loads(self.graph, self.plan, steps, self._room, self._since_change)
-        self._act(chaining.decide(loads), now_us)
-        if self.plan.chains == loads.plan.chains:
-            loads = replace(loads, plan=self.plan)
-            self._act(tasks.decide(loads, self.constraints, self._other_tasks), now_us)
+        seen = self._seen = handover.risen(observation, self._rises(observation, now_us))
+        self._judge.suspect(realtime_feasibility.assess(seen))
+        if self.log.mode is not Mode.OBSERVE and not self._decider.ask(seen, now_us):
+            self._forget()
 
-    def _react_early(self, seen: RealTimeObservation, now_us: int) -> None:
+    def _react_early(self, seen: Observation, now_us: int) -> None:
         """Shorten lifetimes at once when a rate rises, not only when the interval is over."""
         rises = self._rises(seen, now_us)
-        if self.mode is Mode.OBSERVE or not rises:
+        if self.log.mode is Mode.OBSERVE or not rises:
             return
-        present = self.plan.lifetimes_ms
-        self._seen = handover.risen(seen, rises, present)
-        decision = handover.decide(self._seen)
-        if all(ms <= present.get(name, 0.0) for name, ms in decision.lifetimes_ms.items()):
-            self._set(decision, self.plan, now_us)
+        self._seen = handover.risen(seen, rises, self.plan)
+        self._decider.act(rise.decide(self._seen), now_us)
 
-    def _rises(self, observation: RealTimeObservation, now_us: int) -> dict[str, float]:
+    def _rises(self, observation: Observation, now_us: int) -> dict[str, float]:
         """Where rates go that were clearly above the known ones in the last half second."""
-        found, known_s = {}, self.interval_ms / 1e3
-        for chain in observation.chains:
+        found, known_s = {}, self.log.interval_ms / 1e3
+        for chain in known(observation.realtime).chains:
             rates = [
                 rate
-                for (name, _), stretches in self._recent.items()
+                for (name, _), reports in self._recent.items()
                 if name == chain.chain
-                and stretches[-1].last_us >= now_us - 2 * RECENT_US
-                and (rate := _recent_rate(stretches, chain.rate_per_s, known_s)) > chain.rate_per_s
+                and reports[-1].last_us >= now_us - 2 * RECENT_US
+                and (rate := _recent_rate(reports, chain.rate_per_s, known_s)) > chain.rate_per_s
             ]
             if rates:
                 found[chain.chain] = max(rates) + AHEAD * (max(rates) - chain.rate_per_s)
         return found
 
-    def _set(self, decision: handover.RealTimeDecision, plan: Plan, now_us: int) -> None:
-        """Take over the plan with the lifetimes that were decided."""
-        lifetimes = {name: ms for name, ms in decision.lifetimes_ms.items() if ms > 0}
-        self._act(
-            Decision(
-                decision.policy,
-                replace(plan, lifetimes_ms=lifetimes),
-                decision.reason,
-                decision.predicted_ms,
-                decision.alternatives,
-                decision.constraint,
-            ),
-            now_us,
-        )
-
     def _forget(self) -> None:
+        """Let go of what was learnt under other chains."""
         self._seen = None
         self._deviations.extend([USUAL_DEVIATION] * DEVIATIONS)
         self._recent.clear()
@@ -241,34 +208,44 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
     def costs(self) -> RealTimeCosts | None:
         """What real-time mode takes here, as last measured; None before the first interval."""
         seen = self._seen
-        models = [chain.model for chain in seen.chains if chain.model] if seen else []
-        if seen is None or not models:
+        if seen is None:
+            return None
+        hand_overs = known(seen.realtime)
+        models = [chain.model for chain in hand_overs.chains if chain.model]
+        if not models:
             return None
         whole = next((r for r in seen.readings if r.constraint.from_source), None)
         return RealTimeCosts(
             tuple(models),
-            seen.gap_ms,
+            hand_overs.gap_ms,
             slots=1 + sum(self.plan.partitions.values()),
             hops=len(self.plan.partitions),
-            flush_ms=seen.flush_ms,
+            flush_ms=seen.plan.flush_ms,
             sink_ms=whole.sink_ms if whole else 0.0,
         )
 
-    def _observe(self, interval: LiveInterval) -> RealTimeObservation:
+    def _observe(self, interval: LiveInterval) -> Observation:
         handed, steps = interval.hand_overs(), interval.steps()
         work = {name: step.calls.line() for name, step in steps.items()}
         computed = {name: step.cpu_ms for name, step in steps.items()}
         names = [chain for chain in self.plan.chains if chain_name(chain) in handed]
-        return RealTimeObservation(
-            tuple(self._reading(constraint, interval) for constraint in self.constraints),
-            tuple(
-                self._load(chain, handed[chain_name(chain)], work, computed, interval.every_ms)
-                for chain in names
+        return Observation(
+            self._graph,
+            self.plan,
+            tuple(self._reading(constraint, interval) for constraint in self.log.constraints),
+            interval.rate_per_s,
+            loads_of(interval),
+            self._room,
+            self._decider.intervals_since_change,
+            realtime=RealTimeState(
+                tuple(
+                    self._load(chain, handed[chain_name(chain)], work, computed, interval.every_ms)
+                    for chain in names
+                ),
+                median(self._gaps_ms) if self._gaps_ms else USUAL_HAND_OVER.gap_ms,
+                self._recovery_ms,
+                other_tasks=self._other_tasks,
             ),
-            flush_ms=self.plan.flush_ms,
-            gap_ms=median(self._gaps_ms) if self._gaps_ms else USUAL_GAP_MS,
-            length_ms=self.plan.interval_ms,
-            recovery_ms=self._recovery_ms,
         )
 
     def _load(
@@ -281,22 +258,22 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
     ) -> ChainLoad:
         name = chain_name(chain)
         overhead_ms = handed.cpu_ms - sum(computed.get(step, 0.0) for step in chain)
-        fixed_ms = (overhead_ms - PER_RECORD_MS * handed.records) / max(1, handed.handovers)
+        overhead_ms -= USUAL_HAND_OVER.per_record_ms * handed.records
+        fixed_ms = overhead_ms / max(1, handed.handovers)
         fixed_ms += sum(work[step][0] for step in chain if step in work)
         return ChainLoad(
             name,
             handed.busiest / every_ms * 1e3,
-            self.plan.lifetimes_ms.get(name, 0.0),
             handed.entered_ms - handed.read_ms,
             handed.records / max(1, handed.handovers),
             max(LEAST_FIXED_MS, fixed_ms),
-            PER_RECORD_MS,
+            USUAL_HAND_OVER.per_record_ms,
             {step: work[step][1] if step in work else 0.0 for step in chain},
         )
 
-    def _reading(self, constraint: Constraint, interval: LiveInterval) -> PathReading:
+    def _reading(self, constraint: Constraint, interval: LiveInterval) -> Reading:
         """What a constraint measured last, and the hand-overs and hops that lie on its path."""
-        path = self._paths[constraint]
+        path = self._judge.paths[constraint]
         seen = {chain_name(c) for c in self.plan.chains} & set(interval.hand_overs())
         inside = path[0] if path[0] != SOURCE else None
         chains = tuple(
@@ -305,17 +282,17 @@ class RealTimeLoop(Loop[LiveInterval, LiveIntervals]):
             if chain[0] in path and chain[0] != inside and chain_name(chain) in seen
         )
         hops = sum(1 for c in chains if c.split("+")[0] in self.plan.partitions)
-        latest = self._latest.get(constraint)
+        latest = self._judge.latest.get(constraint)
         sink_ms = interval.breakdown_ms().get("sink", 0.0) if is_sink(path[-1]) else 0.0
         value_ms = None if latest is None else latest[0].value_ms
-        return PathReading(constraint, value_ms, chains, hops, 0.0, max(0.0, sink_ms))
+        return Reading(constraint, value_ms, chains=chains, hops=hops, sink_ms=max(0.0, sink_ms))
 
 
-def _recent_rate(stretches: Sequence[Stretch], known_per_s: float, known_s: float) -> float:
+def _recent_rate(reports: Sequence[ChainReport], known_per_s: float, known_s: float) -> float:
     """The rate of what a task said lately, if clearly above the known one; else the known one."""
-    first, *later = stretches
-    span_s = (stretches[-1].last_us - first.last_us) / 1e6
+    first, *later = reports
+    span_s = (reports[-1].last_us - first.last_us) / 1e6
     if span_s <= 0:
         return known_per_s
-    rate = sum(stretch.records for stretch in later) / span_s
+    rate = sum(report.records for report in later) / span_s
     return rate if clear_rise(known_per_s, known_s, rate, span_s, LIKELY) else known_per_s

@@ -23,17 +23,17 @@ from tailrace.model.microbatch import BatchModel
 from tailrace.model.stages import stages_of
 from tailrace.plan import Backend
 from tailrace.profile.batch import StepMeasure
+from tailrace.profile.costs import (
+    USUAL_BATCH,
+    USUAL_HAND_OVER,
+    USUAL_TASK_MS,
+    BatchCosts,
+    HandOverCosts,
+)
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.live import LiveInterval
 from tailrace.profile.moments import Moments
-from tailrace.profile.profile import (
-    BatchCosts,
-    HandOverCosts,
-    Latency,
-    Origin,
-    Profile,
-    StepProfile,
-)
+from tailrace.profile.profile import Latency, Origin, Profile, StepProfile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,9 +51,6 @@ FREQUENT_KEYS = 64
 
 COUNT_STAYS = frozenset({"Project", "Repartition", "RepartitionByExpression"})
 """What Spark may do between two steps without adding or dropping records."""
-
-USUAL_TASK_MS = 10.0
-USUAL_RECORD_MS = 0.006
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +250,7 @@ def _hand_over_costs(bare: Profile, intervals: list[_Interval]) -> HandOverCosts
     hand_overs = max(1, sum(h.handovers for h in handed))
     records = max(1, sum(h.records for h in handed))
     spent_ms = math.fsum(h.cpu_ms for h in handed) - math.fsum(h.computed_ms for h in handed)
-    per_record_ms = HandOverCosts(0.0, 0.002).per_record_ms
+    per_record_ms = USUAL_HAND_OVER.per_record_ms
     hops = max(1, len(stages_of(bare.graph, bare.plan, bare.cores, 1)) - 1)
     gaps = [h.gap_ms for h in handed if h.gap_ms > 0]
     return HandOverCosts(
@@ -262,7 +259,7 @@ def _hand_over_costs(bare: Profile, intervals: list[_Interval]) -> HandOverCosts
         max(0.0, median(h.source_ms for h in handed)),
         max(0.0, median(h.shuffle_ms for h in handed) / hops - bare.plan.flush_ms / 2),
         max(0.0, median(h.sink_ms for h in handed)),
-        median(gaps) if gaps else 60.0,
+        median(gaps) if gaps else USUAL_HAND_OVER.gap_ms,
     )
 
 
@@ -270,15 +267,15 @@ def _line(rests: list[tuple[int, float]]) -> BatchModel:
     """What tasks take beside their steps, ``o + e*n``, as the most likely line.
 
     Batches of one size do not say how that splits into o and e, so what is usual is believed
-    until they differ enough: 10 ms and 6 us a record, each within as much again.
+    until they differ enough: 10 ms and 5 us a record, each within as much again.
     """
     records, spent_ms = np.array(rests, dtype=np.float64).T
     deviation = max(0.5, 1.4826 * float(np.median(np.abs(spent_ms - np.median(spent_ms)))))
     weights = np.ones_like(spent_ms)
-    fixed_ms, per_record_ms = USUAL_TASK_MS, USUAL_RECORD_MS
+    fixed_ms, per_record_ms = USUAL_TASK_MS, USUAL_BATCH.per_record_ms
     for _ in range(8):
         rows = np.stack((weights, weights * records), axis=1) / deviation
-        belief = np.diag((1 / USUAL_TASK_MS, 1 / USUAL_RECORD_MS))
+        belief = np.diag((1 / USUAL_TASK_MS, 1 / USUAL_BATCH.per_record_ms))
         table = np.concatenate((rows, belief))
         sides = np.concatenate((weights * spent_ms / deviation, (1.0, 1.0)))
         fixed_ms, per_record_ms = nnls(table, sides)[0]

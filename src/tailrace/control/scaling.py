@@ -1,4 +1,4 @@
-"""The number of executors: what a scaler is shown, and what becomes of its moves.
+"""The number of executors: what a scaler is shown, and what is remembered between its moves.
 
 A move takes seconds: executors start as processes, and a query takes new ones up between two
 batches. So the plan says how many are wanted, every batch says how many there were, and while the
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -26,7 +26,9 @@ from tailrace.model.sized import (
 )
 from tailrace.policy import batching
 from tailrace.policy.batching import trusted_ratio
-from tailrace.policy.decision import Decision
+from tailrace.policy.decision import known
+from tailrace.policy.order import move_executors
+from tailrace.policy.scaling.executors import ExecutorState, Refusal
 from tailrace.policy.scaling.predictive import Predictive
 from tailrace.policy.scaling.sizing import Limits, Load
 
@@ -35,12 +37,10 @@ if TYPE_CHECKING:
 
     from tailrace.flow import Graph
     from tailrace.plan import Plan
-    from tailrace.policy.decision import Observation, Reading
-    from tailrace.policy.scaling.sizing import Move, Scaler
+    from tailrace.policy.decision import Decision, Observation, Reading
+    from tailrace.policy.scaling.sizing import Scaler
     from tailrace.profile.batch import BatchMeasure
     from tailrace.profile.interval import Interval
-
-POLICY = "scaling"
 
 LATELY = 5
 """Batches whose mean size is the one that the model is split at."""
@@ -51,23 +51,16 @@ SPLITS = 60
 CONTENT = 12
 """Control steps for which a cluster that had no more executors to give is not asked again."""
 
-COMING_MS = 10_000.0
-"""How long executors take to come, about."""
+SETTLING_US = 6_000_000
+"""New executors run their first batches slower than all later ones: for this long, what a batch
+takes is no reason for still more of them."""
 
 SETTLED = 1_000_000
 """Control steps since a move of which nothing is left to see."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """What the cluster does not do: so many executors are there, whatever was asked for."""
-
-    there: int
-    reason: str
-
-
 class Scaling:
-    """Shows a scaler what was measured, and turns its moves into plans.
+    """Remembers what a scaler has to be shown, and asks the policy that follows it.
 
     ``slowest_ms`` is how long its slowest decision took, by the clock ``now_s``.
     """
@@ -89,12 +82,12 @@ class Scaling:
         self.slowest_ms = 0.0
         self._now_s = now_s
         self.limits = limits
-        self._refused: _Refusal | None = None
+        self._refused: Refusal | None = None
         self.moved_us = self.grown_us = -math.inf
         self.needed: int | None = None
-        self._graph = graph
-        self._scaled = {step.name: step.scale for step in graph.steps if step.scale}
-        self._widest = min((high for _, high in self._scaled.values()), default=None)
+        scales = [step.scale for step in graph.steps if step.scale]
+        self._scaled = bool(scales)
+        self._widest = min((high for _, high in scales), default=None)
         self._ceiling = limits.most
         self._content_until_us = -math.inf
         self._unshared = deque[tuple[int, float]](maxlen=SPLITS)
@@ -103,21 +96,25 @@ class Scaling:
         self._steps = 1
 
     def refuse(self, reason: str, there: int) -> None:
-        """Take in that the cluster does not do what was asked: so many executors are there."""
-        self._refused = _Refusal(there, reason)
+        """Take in that the cluster does not do what was asked: ``there`` executors are there."""
+        self._refused = Refusal(there, reason)
 
-    def fitted(self, plan: Plan, slots: int) -> Plan:
-        """The plan with as many partitions as run at once, for the steps that have a scale.
+    def resized(self, before: int, slots: int, at_us: int) -> None:
+        """Take in that there are other slots than before; 0 at the start."""
+        if before:
+            self.moved_us = at_us
+        if before and slots > before:
+            self.grown_us = at_us
 
-        Not more than the executors that are wanted run: some may be on their way out.
-        """
-        wanted = (plan.executors or self.limits.most) * self.limits.cores
-        fit = {
-            name: min(max(low, min(slots, wanted)), high)
-            for name, (low, high) in self._scaled.items()
-            if not self._graph.step(name).keyed_by
-        }
-        return replace(plan, partitions=plan.partitions | fit)
+    def settling(self, at_us: int) -> bool:
+        """Whether executors came a moment ago."""
+        return at_us < self.grown_us + SETTLING_US
+
+    def settled_us(self, interval_ms: float) -> float:
+        """When the last move was over: new executors settled, and batches as long as before."""
+        if self.grown_us < self.moved_us:
+            return self.moved_us
+        return self.grown_us + SETTLING_US + 2e3 * interval_ms
 
     def within_reach(self, seen: Observation) -> Observation:
         """The same on as many slots as all executors have that may be asked for."""
@@ -133,41 +130,51 @@ class Scaling:
         error = self.scaler.forecast_error if isinstance(self.scaler, Predictive) else None
         return ScalingRecord(self.limits.cores, self.slowest_ms, error)
 
-    def decide(
+    def decide(self, seen: Observation) -> Decision:
+        """What the policy makes of an observation that has executors in it."""
+        began_s = self._now_s()
+        decision = move_executors(self.scaler, seen)
+        self.slowest_ms = max(self.slowest_ms, (self._now_s() - began_s) * 1e3)
+        return decision
+
+    def observe(
         self,
         seen: Observation,
         interval: Interval,
         recent: Sequence[BatchMeasure],
         now_us: int,
         since: int = 0,
-    ) -> Decision | None:
-        """What the scaler wants, as a plan; None if that is what runs, or is on its way.
+    ) -> Observation:
+        """The same, with what is known of executors.
 
         ``since`` counts the control steps that have begun since the interval.
         """
-        began_s = self._now_s()
         step_us = interval.start_us + round(since * interval.every_ms * 1e3)
         passed = round((step_us - self._asked_us) / interval.every_ms / 1e3)
         self._steps = max(0, passed) if self._asked_us else 1
         self._asked_us = max(step_us, self._asked_us)
-        decision = self._decided(seen, interval, recent, now_us)
-        self.slowest_ms = max(self.slowest_ms, (self._now_s() - began_s) * 1e3)
-        return decision
-
-    def _decided(
-        self,
-        seen: Observation,
-        interval: Interval,
-        recent: Sequence[BatchMeasure],
-        now_us: int,
-    ) -> Decision | None:
-        size = seen.slots // self.limits.cores
         if now_us >= self._content_until_us:
             self._ceiling = self.limits.most
         if self._refused is not None:
             refusal, self._refused = self._refused, None
             content_us = now_us + CONTENT * interval.every_ms * 1e3
-            return self._settle_for(seen.plan, refusal, content_us)
+            self._settle_for(seen.plan, refusal, content_us)
+            return replace(seen, executors=refusal)
+        return replace(seen, executors=self._measured(seen, interval, recent, now_us))
+
+    def _settle_for(self, plan: Plan, refusal: Refusal, until_us: float) -> None:
+        """Ask for no more for a while where the cluster gives no more; it may take none back."""
+        if refusal.there < (plan.executors or 0):
+            self._ceiling = max(refusal.there, self.limits.least)
+            self._content_until_us = until_us
+
+    def _measured(
+        self,
+        seen: Observation,
+        interval: Interval,
+        recent: Sequence[BatchMeasure],
+        now_us: int,
+    ) -> ExecutorState | None:
         readings = [r for r in seen.readings if r.constraint.from_source and r.value_ms is not None]
         if not readings:
             return None
@@ -182,18 +189,7 @@ class Scaling:
         if len(readings) > 1:
             load = replace(load, model=_strictest(sized, reading, readings))
         self.needed = _fewest(load)
-        move = self.scaler.decide(load)
-        move = replace(move, size=load.limits.within(move.size))
-        if load.moving or move.size == size:
-            return None
-        return self._decision(seen, sized, move, reading, _next_ms(seen, recent))
-
-    def _settle_for(self, plan: Plan, refusal: _Refusal, until_us: float) -> Decision:
-        """Want what there is, since the cluster gives no more, or takes none back."""
-        if refusal.there < (plan.executors or 0):
-            self._ceiling = max(refusal.there, self.limits.least)
-            self._content_until_us = until_us
-        return Decision(POLICY, replace(plan, executors=refusal.there), refusal.reason)
+        return ExecutorState(load, sized, reading.constraint, _next_ms(seen, recent))
 
     def _sized(
         self,
@@ -208,7 +204,7 @@ class Scaling:
         busy_ms /= max(1, interval.records)
         records = fmean(batch.records for batch in recent[-LATELY:])
         tasks = shared_by(seen.slots, self._widest)
-        now = (tasks, unshared_ms(seen.model, records, busy_ms, tasks))
+        now = (tasks, unshared_ms(known(seen.microbatch).model, records, busy_ms, tasks))
         if interval.start_us > self._split_us and since_move > 0:
             self._unshared.append(now)
             self._split_us = interval.start_us
@@ -268,39 +264,6 @@ class Scaling:
             corrected=True,  # by the fitting factor
         )
 
-    def _decision(
-        self,
-        seen: Observation,
-        sized: SizedBatches,
-        move: Move,
-        reading: Reading,
-        next_ms: float,
-    ) -> Decision:
-        """A move as a decision: fewer executors have fewer partitions at once, more when there.
-
-        Unless the next batch, of ``next_ms``, will not be over when they come: Spark gives tasks to
-        whoever is free, so that it has one for each of them from the start.
-
-        What it should bring about is what batching then makes of the new number. Fewer executors
-        leave less of the bound to batching, and so do more while they start: batches get shorter
-        together with either.
-        """
-        slots = seen.slots if next_ms < COMING_MS else move.size * self.limits.cores
-        plan = self.fitted(replace(seen.plan, executors=move.size), slots)
-        batches = batching.decide(replace(seen, plan=plan, model=sized.on(move.size)))
-        meanwhile = batches
-        if move.size * self.limits.cores > seen.slots:
-            meanwhile = batching.decide(replace(seen, plan=plan, unsettled=True))
-        plan = replace(plan, interval_ms=min(plan.interval_ms, meanwhile.plan.interval_ms))
-        return Decision(
-            POLICY,
-            plan,
-            move.reason,
-            batches.predicted_ms,
-            move.alternatives,
-            reading.constraint,
-        )
-
 
 def _fewest(load: Load) -> int | None:
     """The fewest executors that keep the bound by the model, None if all that may be do not."""
@@ -312,7 +275,8 @@ def _fewest(load: Load) -> int | None:
 def _next_ms(seen: Observation, recent: Sequence[BatchMeasure]) -> float:
     """How long the next batch would take on what is there, with all records that wait by now."""
     waiting = seen.rate_per_s * (recent[-1].duration_ms + recent[-1].left_ms) / 1e3
-    return seen.model.duration_ms(min(waiting, seen.most_records or math.inf))
+    batches = known(seen.microbatch)
+    return batches.model.duration_ms(min(waiting, batches.most_records or math.inf))
 
 
 def _held_up_ms(recent: Sequence[BatchMeasure], since_us: float, moved_us: float) -> float:

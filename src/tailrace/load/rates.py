@@ -364,6 +364,36 @@ class Together:
         return t_s
 
 
+@dataclass(frozen=True, slots=True, init=False)
+class First:
+    """The beginning of a profile, or all of it if it is shorter."""
+
+    profile: RateProfile
+    length_s: float
+
+    def __init__(self, profile: RateProfile, length_s: Time) -> None:
+        """Take the beginning; see the module for what a time may be."""
+        object.__setattr__(self, "profile", profile)
+        object.__setattr__(self, "length_s", _seconds(length_s, "the length of the beginning"))
+
+    @property
+    def duration_s(self) -> float:
+        """How long the load lasts."""
+        return min(self.length_s, self.profile.duration_s)
+
+    def rate_at(self, t_s: Floats) -> Floats:
+        """Records per second at each time; zero before the start and after the end."""
+        return np.where(np.asarray(t_s) <= self.duration_s, self.profile.rate_at(t_s), 0.0)
+
+    def expected(self, t_s: Floats) -> Floats:
+        """Records expected from the start to each time: the integral of the rate."""
+        return self.profile.expected(np.minimum(t_s, self.duration_s))
+
+    def time_of(self, records: Floats) -> Floats:
+        """The time by which this many records are expected: the inverse of `expected`."""
+        return np.minimum(self.profile.time_of(records), self.duration_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Faster:
     """A profile at `times` its speed: the same records in less time.

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from tailrace.model.loads import Loads, StageLoad
     from tailrace.plan import Plan
-    from tailrace.profile.profile import BatchCosts, Profile
+    from tailrace.profile.costs import BatchCosts
+    from tailrace.profile.profile import Profile
 
     Floats = NDArray[np.float64]
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from tailrace.model.loads import Loads, StageLoad
     from tailrace.plan import Plan
-    from tailrace.profile.profile import HandOverCosts, Profile
+    from tailrace.profile.costs import HandOverCosts
+    from tailrace.profile.profile import Profile
 
     Floats = NDArray[np.float64]
 

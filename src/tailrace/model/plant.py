@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.model.predict import USUAL_BATCH
 from tailrace.model.simulator import Plant, StepCost
 from tailrace.model.stages import stages_of
+from tailrace.profile.costs import USUAL_BATCH
 
 if TYPE_CHECKING:
     from tailrace.plan import Plan

@@ -19,7 +19,7 @@ from tailrace.model.passage import real_time
 from tailrace.model.prediction import Prediction
 from tailrace.model.score import UNTRIED
 from tailrace.plan import Backend, Plan
-from tailrace.profile.profile import BatchCosts, HandOverCosts
+from tailrace.profile.costs import USUAL_BATCH, USUAL_HAND_OVER
 from tailrace.units import rate_per_s as read_rate
 
 if TYPE_CHECKING:
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
     from tailrace.model.loads import Loads
     from tailrace.model.score import Accuracy
     from tailrace.profile.profile import Profile
-
-USUAL_BATCH = BatchCosts(20.0, 0.005)
-"""Measured on two cores, where a batch is one task of trivial work."""
-
-USUAL_HAND_OVER = HandOverCosts(0.2, 0.002)
-"""Measured on the same machine: 5,000 hand-overs a second, and gaps of 30 to 110 ms."""
 
 LEAST_RATE_PER_S = 1e-3
 """A flow into which nothing comes has no latency to predict; this is next to nothing."""

@@ -24,7 +24,8 @@ from tailrace.goals import SINK, SOURCE
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
 from tailrace.outside import LARGEST, MOST_MS, MOST_TASKS, shown
 from tailrace.plan import Plan
-from tailrace.profile.profile import BatchCosts, Origin, Profile, StepProfile
+from tailrace.profile.costs import BatchCosts
+from tailrace.profile.profile import Origin, Profile, StepProfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -81,7 +82,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LogReading:
     """What a progress log says.
 
     Beside the profile: ``model`` is ``D(n)``, fitted to ``points``, the batches with records;
@@ -95,12 +96,7 @@ class Reading:
     notes: tuple[str, ...]
 
 
-def from_progress(lines: Iterable[str], name: str | None = None, cores: int = 1) -> Profile:
-    """The profile that a progress log gives, as in :func:`read`."""
-    return read(lines, name, cores).profile
-
-
-def read(lines: Iterable[str], name: str | None = None, cores: int = 1) -> Reading:
+def read(lines: Iterable[str], name: str | None = None, cores: int = 1) -> LogReading:
     """Read a progress log.
 
     All of the query becomes one step. Its ``service_ms`` is the slope c of ``D(n)`` times the
@@ -166,7 +162,7 @@ def read(lines: Iterable[str], name: str | None = None, cores: int = 1) -> Readi
             "Nothing in the log tells of more than one partition, so more cores are predicted to "
             "be of no use."
         )
-    return Reading(profile, model, points, _phases_ms(batches), tuple(notes))
+    return LogReading(profile, model, points, _phases_ms(batches), tuple(notes))
 
 
 # --- estimates ------------------------------------------------------------------------------------

@@ -11,15 +11,16 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tailrace.errors import InputError
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.realtime import Boundary, FlowModel, HandOver, HandOverModel
 from tailrace.plan import Backend
-from tailrace.policy.decision import Alternative
+from tailrace.policy.decision import NO_STREAKS, Alternative, Decision, Streaks, known
+from tailrace.profile.costs import USUAL_BATCH, USUAL_HAND_OVER
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
     from tailrace.goals import Constraint
+    from tailrace.policy.decision import Observation
 
 POLICY = "backend"
 
@@ -72,43 +73,18 @@ class RealTimeCosts:
     measured: bool = True
 
 
-MICROBATCH_PRIOR = MicroBatchCosts(BatchModel(40.0, 0.005), 42.0, 0.0055, measured=False)
-"""As measured on two cores with trivial steps: the time of a batch, and the line through the CPU
-seconds of 0.3 to 35 batches a second (``bench/results/batching.json``)."""
-
-REALTIME_PRIOR = RealTimeCosts((HandOverModel(0.2, 0.002),), 50.0, measured=False)
-"""As measured on the same machine: 5,000 hand-overs a second, and gaps of 30 to 110 ms."""
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """What is known when a backend is chosen.
-
-    Costs are None for a backend that was not tried. ``obstacles`` say why the flow, its source or
-    its sink cannot run in real-time mode, one sentence each. ``present`` is the backend that runs,
-    None at the start.
-    """
-
-    constraints: tuple[Constraint, ...]
-    rate_per_s: float
-    slots: int
-    microbatch: MicroBatchCosts | None = None
-    realtime: RealTimeCosts | None = None
-    obstacles: tuple[str, ...] = ()
-    present: str | None = None
-    recovery_ms: float = 60_000.0
-
-    def __post_init__(self) -> None:
-        """Refuse a backend that there is not."""
-        if self.present not in {None, MICROBATCH, REALTIME}:
-            raise InputError(
-                f"'{self.present}' is not a backend: write '{MICROBATCH}' or '{REALTIME}'."
-            )
-
-    @property
-    def bounded(self) -> tuple[Constraint, ...]:
-        """The constraints that the backend changes: those that count from the source."""
-        return tuple(goal for goal in self.constraints if goal.from_source)
+MICROBATCH_PRIOR = MicroBatchCosts(
+    BatchModel(USUAL_BATCH.fixed_ms, USUAL_BATCH.per_record_ms),
+    USUAL_BATCH.cpu_ms,
+    USUAL_BATCH.cpu_record_ms,
+    measured=False,
+)
+REALTIME_PRIOR = RealTimeCosts(
+    (HandOverModel(USUAL_HAND_OVER.fixed_ms, USUAL_HAND_OVER.per_record_ms),),
+    USUAL_HAND_OVER.gap_ms,
+    measured=False,
+)
+"""What is usual for trivial steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +96,7 @@ class Offer:
     can have. ``kept_share`` is the share of windows that keep every bound, by prediction.
     """
 
-    backend: str
+    backend: Backend
     constraint: Constraint | None
     predicted_ms: float
     wait_ms: float
@@ -149,35 +125,7 @@ class Offer:
         return self.obstacle is None and self.kept_share == 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Streaks:
-    """For how many intervals in a row a switch has been called for."""
-
-    missed: int = 0
-    calm: int = 0
-
-
-NO_STREAKS = Streaks()
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The backend to run, why, and both offers; ``streaks`` go into the next call."""
-
-    backend: str
-    reason: str
-    offers: tuple[Offer, Offer]
-    alternatives: tuple[Alternative, ...]
-    streaks: Streaks = NO_STREAKS
-    policy: str = POLICY
-
-    @property
-    def taken(self) -> Offer:
-        """The offer of the backend that was chosen."""
-        return next(offer for offer in self.offers if offer.backend == self.backend)
-
-
-def choose(calibration: Calibration, streaks: Streaks = NO_STREAKS) -> Choice:
+def decide(observation: Observation) -> Decision:
     """The cheapest backend that keeps every constraint with margin.
 
     At the start the better offer wins. A running flow changes over only for a reason that lasts:
@@ -185,34 +133,46 @@ def choose(calibration: Calibration, streaks: Streaks = NO_STREAKS) -> Choice:
     below 70 % of every bound for three and save a quarter of the core seconds. If real-time
     cannot run any more, at once.
     """
-    micro, real = _microbatch(calibration, 1 - _MARGIN), _realtime(calibration)
-    if not calibration.bounded:
-        return _unbounded(calibration, micro, real)
-    best = _better(micro, real)
-    taken = best
-    if calibration.present == MICROBATCH:
-        missed = streaks.missed + 1 if micro.strain > 1 and best is real else 0
+    micro, real = offers(observation)
+    if not _bounded(observation):
+        return _unbounded(observation, micro, real)
+    seen = known(observation.backends)
+    present = observation.plan.backend if seen.running else None
+    taken = best = _better(micro, real)
+    streaks = NO_STREAKS
+    if present is MICROBATCH:
+        missed = seen.streaks.missed + 1 if micro.strain > 1 and best is real else 0
         taken = real if missed >= MISSED_INTERVALS else micro
         streaks = Streaks(missed=missed)
-    elif calibration.present == REALTIME and real.strain < math.inf:
-        eased = _microbatch(calibration, CALM_SHARE)
+    elif present is REALTIME and real.strain < math.inf:
+        eased = _microbatch(observation, CALM_SHARE)
         calls = eased.kept and eased.core_s <= (1 - LEAST_SAVING) * real.core_s
-        calm = streaks.calm + 1 if calls else 0
+        calm = seen.streaks.calm + 1 if calls else 0
         taken = micro if calm >= CALM_INTERVALS else real
         streaks = Streaks(calm=calm)
-    if taken.backend != calibration.present:
+    if taken.backend is not present:
         streaks = NO_STREAKS
-    return _choice(calibration, micro, real, taken, streaks)
+    return _decision(observation, taken, real if taken is micro else micro, streaks)
 
 
-def _unbounded(calibration: Calibration, micro: Offer, real: Offer) -> Choice:
+def offers(observation: Observation) -> tuple[Offer, Offer]:
+    """What micro-batch and real-time mode would do, in this order."""
+    return _microbatch(observation, 1 - _MARGIN), _realtime(observation)
+
+
+def _bounded(observation: Observation) -> tuple[Constraint, ...]:
+    """The constraints that the backend changes: those that count from the source."""
+    return tuple(goal for goal in observation.constraints if goal.from_source)
+
+
+def _unbounded(observation: Observation, micro: Offer, real: Offer) -> Decision:
     """Without a bound from the source: what runs goes on, and a start is with micro-batches."""
-    backend = calibration.present or MICROBATCH
-    if real.obstacle is not None:
-        backend = MICROBATCH
-    name = _name(real if backend == REALTIME else micro)
+    stays = known(observation.backends).running and observation.plan.backend is REALTIME
+    taken = real if stays and real.obstacle is None else micro
+    name = _name(taken)
     reason = f"No constraint counts from the source, so any backend will do, and {name} it is."
-    return Choice(backend, reason, (micro, real), ())
+    plan = replace(observation.plan, backend=taken.backend)
+    return Decision(POLICY, plan, reason, taken.predicted_ms, constraint=taken.constraint)
 
 
 def _better(micro: Offer, real: Offer) -> Offer:
@@ -224,10 +184,10 @@ def _better(micro: Offer, real: Offer) -> Offer:
     return micro if micro.strain <= real.strain else real
 
 
-def _microbatch(calibration: Calibration, share: float) -> Offer:
+def _microbatch(observation: Observation, share: float) -> Offer:
     """Micro-batch with the longest interval that stays below that share of every bound."""
-    costs, rate = _microbatch_costs(calibration), calibration.rate_per_s
-    model, goals = costs.model, calibration.bounded
+    costs, rate = _microbatch_costs(observation), observation.rate_per_s
+    model, goals = costs.model, _bounded(observation)
     intervals = [
         model.longest_interval_ms(goal.bound_ms * share, rate, goal.every_ms, goal.quantile)
         for goal in goals
@@ -259,10 +219,10 @@ def _microbatch(calibration: Calibration, share: float) -> Offer:
     )
 
 
-def _realtime(calibration: Calibration) -> Offer:
+def _realtime(observation: Observation) -> Offer:
     """Real-time mode with the longest lifetimes that stay below every bound, and are of use."""
-    costs = _realtime_costs(calibration)
-    per_task = calibration.rate_per_s / costs.tasks
+    costs, seen = _realtime_costs(observation), known(observation.backends)
+    per_task = observation.rate_per_s / costs.tasks
     flow = FlowModel(
         tuple(HandOver(model, per_task) for model in costs.hand_overs),
         costs.hops,
@@ -270,21 +230,21 @@ def _realtime(calibration: Calibration) -> Offer:
         costs.steps_ms,
         costs.sink_ms,
     )
-    boundary = Boundary(costs.gap_ms, calibration.recovery_ms)
+    boundary = Boundary(costs.gap_ms, seen.recovery_ms)
     lifetimes, kept_share = flow.useful_lifetimes_ms(), 1.0
-    for goal in calibration.bounded:
+    goals = _bounded(observation)
+    for goal in goals:
         longest, share = _affordable(flow, goal, boundary)
         lifetimes = tuple(map(min, lifetimes, longest))
         kept_share = min(kept_share, share)
     flow = flow.with_lifetimes(lifetimes)
-    values = [(flow.statistic_ms(g.quantile, g.every_ms), g) for g in calibration.bounded]
+    values = [(flow.statistic_ms(g.quantile, g.every_ms), g) for g in goals]
     predicted_ms, tightest = max(
         values, key=lambda pair: pair[0] / pair[1].bound_ms, default=(0.0, None)
     )
-    lacking = costs.slots > calibration.slots
-    obstacles = [*calibration.obstacles]
-    if lacking:
-        obstacles.append(f"It needs {costs.slots} slots and there are {calibration.slots}.")
+    obstacles = [*seen.obstacles]
+    if costs.slots > observation.slots:
+        obstacles.append(f"It needs {costs.slots} slots and there are {observation.slots}.")
     return Offer(
         REALTIME,
         tightest,
@@ -318,44 +278,39 @@ def _affordable(
     return tuple(map(min, between, across)), 1.0
 
 
-def _microbatch_costs(calibration: Calibration) -> MicroBatchCosts:
+def _microbatch_costs(observation: Observation) -> MicroBatchCosts:
     """What was measured, or the prior with the work of the steps that real-time mode showed."""
-    if calibration.microbatch is not None:
-        return calibration.microbatch
-    prior, known = MICROBATCH_PRIOR, calibration.realtime
-    if known is None:
+    seen = known(observation.backends)
+    if seen.microbatch is not None:
+        return seen.microbatch
+    prior, tried = MICROBATCH_PRIOR, seen.realtime
+    if tried is None:
         return prior
     trivial_ms = REALTIME_PRIOR.hand_overs[0].per_record_ms
-    seen_ms = math.fsum(max(0.0, model.per_record_ms - trivial_ms) for model in known.hand_overs)
+    seen_ms = math.fsum(max(0.0, model.per_record_ms - trivial_ms) for model in tried.hand_overs)
     model = replace(
-        prior.model, per_record_ms=prior.model.per_record_ms + seen_ms / max(1, known.tasks)
+        prior.model, per_record_ms=prior.model.per_record_ms + seen_ms / max(1, tried.tasks)
     )
     cpu_ms = prior.cpu_per_record_ms + seen_ms
-    return replace(prior, model=model, cpu_per_record_ms=cpu_ms, slots=max(1, known.tasks))
+    return replace(prior, model=model, cpu_per_record_ms=cpu_ms, slots=max(1, tried.tasks))
 
 
-def _realtime_costs(calibration: Calibration) -> RealTimeCosts:
+def _realtime_costs(observation: Observation) -> RealTimeCosts:
     """What was measured, or the prior with the work of the steps that micro-batches showed."""
-    if calibration.realtime is not None:
-        return calibration.realtime
-    prior, known = REALTIME_PRIOR, calibration.microbatch
-    if known is None:
+    seen = known(observation.backends)
+    if seen.realtime is not None:
+        return seen.realtime
+    prior, tried = REALTIME_PRIOR, seen.microbatch
+    if tried is None:
         return prior
-    seen_ms = max(0.0, known.cpu_per_record_ms - MICROBATCH_PRIOR.cpu_per_record_ms)
+    seen_ms = max(0.0, tried.cpu_per_record_ms - MICROBATCH_PRIOR.cpu_per_record_ms)
     (model,) = prior.hand_overs
     model = replace(model, per_record_ms=model.per_record_ms + seen_ms)
-    return replace(prior, hand_overs=(model,), slots=known.slots, tasks=known.slots)
+    return replace(prior, hand_overs=(model,), slots=tried.slots, tasks=tried.slots)
 
 
-def _choice(
-    calibration: Calibration,
-    micro: Offer,
-    real: Offer,
-    taken: Offer,
-    streaks: Streaks,
-) -> Choice:
-    other = real if taken is micro else micro
-    reason = f"At {show_rate(calibration.rate_per_s)} {_says(taken)}; {_against(taken, other)}."
+def _decision(observation: Observation, taken: Offer, other: Offer, streaks: Streaks) -> Decision:
+    reason = f"At {show_rate(observation.rate_per_s)} {_says(taken)}; {_against(taken, other)}."
     waiting = streaks.missed or streaks.calm
     if waiting:
         needed = MISSED_INTERVALS if streaks.missed else CALM_INTERVALS
@@ -366,16 +321,24 @@ def _choice(
         None if other.obstacle else other.predicted_ms,
         why_not[0].upper() + why_not[1:],
     )
-    return Choice(taken.backend, reason, (micro, real), (alternative,), streaks)
+    return Decision(
+        POLICY,
+        replace(observation.plan, backend=taken.backend),
+        reason,
+        taken.predicted_ms,
+        (alternative,),
+        taken.constraint,
+        streaks,
+    )
 
 
 def _name(offer: Offer) -> str:
-    return "micro-batch" if offer.backend == MICROBATCH else "real-time mode"
+    return "micro-batch" if offer.backend is MICROBATCH else "real-time mode"
 
 
 def _says(offer: Offer) -> str:
     """What the chosen backend does, with its numbers."""
-    if offer.backend == MICROBATCH:
+    if offer.backend is MICROBATCH:
         pace = f"every {show_duration(offer.wait_ms)}" if offer.wait_ms else "back to back"
         return f"micro-batches {pace} {_value(offer, 'keep')} for {_cost(offer)}"
     pace = f"lifetimes up to {show_duration(offer.wait_ms)}" if offer.wait_ms else "lifetime 0"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tailrace.errors import ConstraintError
-from tailrace.policy.decision import Alternative, Decision
+from tailrace.policy.decision import Alternative, Decision, known
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def predicted_ms(observation: Observation, reading: Reading, interval_ms: float)
     ``fixed + e*(wait(C) + D(lambda*C))``, with the fitting factor e of Lohrmann 2016, eq. 4.5.
     """
     goal = reading.constraint
-    raw_ms = observation.model.latency_ms(
+    raw_ms = known(observation.microbatch).model.latency_ms(
         interval_ms, observation.rate_per_s, goal.every_ms, goal.quantile
     )
     return reading.fixed_ms + trusted_ratio(observation) * raw_ms
@@ -168,7 +168,7 @@ def trusted_ratio(observation: Observation) -> float:
     less. So factors from 0.8 to 1 count as 1, and lower ones only by what is below: following
     them would chase the place of the window. Above 2 it is a burst, which must not explode.
     """
-    ratio = observation.latency_ratio
+    ratio = known(observation.microbatch).latency_ratio
     if ratio >= 1:
         return min(ratio, _MOST_RATIO)
     return min(1.0, max(ratio, _LEAST_RATIO**2) / _LEAST_RATIO)
@@ -200,11 +200,6 @@ class _Demand:
     @property
     def wanted_ms(self) -> float:
         return self.longest_ms or 0.0
-
-    @property
-    def violated(self) -> bool:
-        value_ms = self.reading.value_ms
-        return value_ms is not None and value_ms > self.reading.constraint.bound_ms
 
 
 def first_interval_ms(constraints: Iterable[Constraint], adjustment_ms: float) -> float:
@@ -263,7 +258,8 @@ def _demand(observation: Observation, reading: Reading) -> _Demand:
     ``T <= 2*(target - D)``, or ``T <= (target - a)/(1/2 + rho)``. Never above ``every``, so that
     each span of the constraint sees a batch.
     """
-    goal, model, rate = reading.constraint, observation.model, observation.rate_per_s
+    model, rate = known(observation.microbatch).model, observation.rate_per_s
+    goal = reading.constraint
     margin = _margin(observation, reading)
     targets = [
         ((goal.bound_ms * (1 - kept) - reading.fixed_ms) / trusted_ratio(observation), every_ms)
@@ -308,7 +304,7 @@ def _margin(observation: Observation, reading: Reading) -> float:
     of what batches back to back would leave: these would take the time that a start needs.
     """
     goal = reading.constraint
-    if observation.unsettled:
+    if known(observation.microbatch).unsettled:
         left = 1 - predicted_ms(observation, reading, 0.0) / goal.bound_ms
         return min(max(left / 2, _LEAST_MARGIN), _UNSETTLED_MARGIN)
     batches = 1.0 if goal.quantile is not None else goal.every_ms / (2 * goal.bound_ms)
@@ -318,15 +314,15 @@ def _margin(observation: Observation, reading: Reading) -> float:
 
 def _next_interval_ms(observation: Observation, demands: Sequence[_Demand]) -> float:
     now_ms, wanted_ms = observation.plan.interval_ms, demands[0].wanted_ms
-    if observation.unsettled:
+    if known(observation.microbatch).unsettled:
         return min(now_ms, _tenth(wanted_ms))
     predictions = [(d, predicted_ms(observation, d.reading, now_ms)) for d in demands]
     beyond_span = now_ms > min(d.reading.constraint.every_ms for d in demands)
     if beyond_span or any(_strained(observation, demand, now_ms) for demand in demands):
         return _tenth(wanted_ms)
-    cycle_ms = observation.model.cycle_ms(now_ms, observation.rate_per_s)
+    cycle_ms = known(observation.microbatch).model.cycle_ms(now_ms, observation.rate_per_s)
     too_little = wanted_ms <= _WORTH_RAISING * cycle_ms
-    if too_little or cycle_ms == 0 or any(demand.violated for demand in demands):
+    if too_little or cycle_ms == 0 or any(demand.reading.violated for demand in demands):
         return now_ms
     headroom = min(d.reading.constraint.bound_ms / value_ms for d, value_ms in predictions)
     return _tenth(min(wanted_ms, cycle_ms * headroom))
@@ -334,11 +330,12 @@ def _next_interval_ms(observation: Observation, demands: Sequence[_Demand]) -> f
 
 def _all_taken_ms(observation: Observation) -> float:
     """The longest interval in which no more records come than the source gives a batch."""
-    if observation.behind:
+    seen = known(observation.microbatch)
+    if seen.behind:
         return 0.0
-    if observation.most_records is None:
+    if seen.most_records is None:
         return math.inf
-    return _tenth(_OF_LIMIT * observation.most_records / observation.rate_per_s * 1e3)
+    return _tenth(_OF_LIMIT * seen.most_records / observation.rate_per_s * 1e3)
 
 
 def _within_limit_ms(observation: Observation, wanted_ms: float) -> float:
@@ -356,7 +353,8 @@ def _tenth(interval_ms: float) -> float:
 
 
 def _reason(observation: Observation, tightest: _Demand, interval_ms: float) -> str:
-    model, rate, goal = observation.model, observation.rate_per_s, tightest.reading.constraint
+    model, rate = known(observation.microbatch).model, observation.rate_per_s
+    goal = tightest.reading.constraint
     value_ms = predicted_ms(observation, tightest.reading, interval_ms)
     cost = (
         f"At {show_rate(rate)} a batch costs {show_duration(model.fixed_ms)} + "
@@ -374,18 +372,20 @@ def _reason(observation: Observation, tightest: _Demand, interval_ms: float) -> 
         return f"{cost}back to back the {goal.statistic} is {value} of {bound}."
     between = f"{show_duration(interval_ms)} between batches"
     held = interval_ms == observation.plan.interval_ms
-    if held and tightest.violated and tightest.reading.value_ms is not None:
+    if held and tightest.reading.violated and tightest.reading.value_ms is not None:
         measured = show_duration(tightest.reading.value_ms)
         return f"{cost}{between} stay, as the {goal.statistic} was {measured}, above {bound}."
     keep = "still keep" if held else "keep"
-    room = ", with room for executors that start" if observation.unsettled else ""
+    unsettled = known(observation.microbatch).unsettled
+    room = ", with room for executors that start" if unsettled else ""
     return f"{cost}{between} {keep} the {goal.statistic} at {value} of {bound}{room}."
 
 
 def _limited(observation: Observation, interval_ms: float) -> str:
     """Why batches are no longer though the bound would allow it."""
-    said = f"The source gives a batch at most {observation.most_records:,} records"
-    if observation.behind:
+    seen = known(observation.microbatch)
+    said = f"The source gives a batch at most {seen.most_records:,} records"
+    if seen.behind:
         return f"{said} and holds more back, so batches run back to back."
     rate, between = show_rate(observation.rate_per_s), show_duration(interval_ms)
     return f"{said}, so at {rate} {between} between batches take all that come."
@@ -394,7 +394,7 @@ def _limited(observation: Observation, interval_ms: float) -> str:
 def _alternatives(
     observation: Observation, demands: Sequence[_Demand], interval_ms: float
 ) -> Iterable[Alternative]:
-    model, rate = observation.model, observation.rate_per_s
+    model, rate = known(observation.microbatch).model, observation.rate_per_s
     tightest, now_ms = demands[0].reading, observation.plan.interval_ms
     shortest_ms = model.cycle_ms(0.0, rate)
     if interval_ms > shortest_ms > 0:

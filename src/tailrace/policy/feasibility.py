@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.goals import SOURCE
 from tailrace.policy.batching import trusted_ratio
-from tailrace.policy.decision import Impossible
+from tailrace.policy.decision import Impossible, known
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
@@ -72,8 +72,9 @@ def _from_source(observation: Observation, reading: Reading) -> Impossible | Non
     model = _within_reach(observation)
     ratio = trusted_ratio(observation)
     best_ms = reading.fixed_ms + ratio * model.floor_ms(rate, goal.every_ms, goal.quantile)
-    if observation.late_ms >= goal.bound_ms:
-        return _late(observation, reading, observation.late_ms + best_ms)
+    late_ms = known(observation.microbatch).late_ms
+    if late_ms >= goal.bound_ms:
+        return _late(reading, late_ms, late_ms + best_ms)
     through = _through_per_s(observation, model)
     if through < rate and model.utilisation(rate) < 1:
         return _held_back(observation, reading, through)
@@ -85,8 +86,8 @@ def _from_source(observation: Observation, reading: Reading) -> Impossible | Non
     return _work_too_much(observation, reading, model, best_ms, highest)
 
 
-def _late(observation: Observation, reading: Reading, best_ms: float) -> Impossible:
-    goal, late = reading.constraint, show_duration(observation.late_ms)
+def _late(reading: Reading, late_ms: float, best_ms: float) -> Impossible:
+    goal, late = reading.constraint, show_duration(late_ms)
     reason = (
         f"Records are {late} old when they reach the source, so that no plan keeps the "
         f"{goal.statistic} within {show_duration(goal.bound_ms)}."
@@ -100,14 +101,15 @@ def _late(observation: Observation, reading: Reading, best_ms: float) -> Impossi
 
 def _through_per_s(observation: Observation, model: BatchModel) -> float:
     """How many records get through back to back, where a batch gets at most so many."""
-    most = observation.most_records
+    most = known(observation.microbatch).most_records
     return math.inf if most is None else 1e3 * most / model.duration_ms(most)
 
 
 def _held_back(observation: Observation, reading: Reading, through_per_s: float) -> Impossible:
     rate, through = show_rate(observation.rate_per_s), show_rate(through_per_s)
+    most_records = known(observation.microbatch).most_records
     reason = (
-        f"The source gives a batch at most {observation.most_records:,} records, with which no "
+        f"The source gives a batch at most {most_records:,} records, with which no "
         f"more than {through} get through, and {rate} come: they wait longer and longer."
     )
     remedy = (
@@ -221,7 +223,7 @@ def _critical(observation: Observation, step: StepLoad) -> float:
 
 def _busy(observation: Observation) -> float:
     """The busy share of time that the records cause; above 1 it cannot be measured."""
-    return min(1.0, observation.model.utilisation(observation.rate_per_s))
+    return min(1.0, known(observation.microbatch).model.utilisation(observation.rate_per_s))
 
 
 def _key_load(step: StepLoad) -> float:
@@ -242,15 +244,15 @@ def _within_reach(observation: Observation) -> BatchModel:
     A step's work then takes ``work/partitions``, but never less than its hottest key; the rest of
     the cost of a record stays.
     """
+    model = known(observation.microbatch).model
     loads = {name: _critical(observation, step) for name, step in observation.steps.items()}
     total = max(sum(loads.values()), _busy(observation))
     if total == 0:
-        return observation.model
+        return model
     spared = 0.0
     for name, step in observation.steps.items():
         if _reachable(observation, name) > step.partitions:
             work = step.mean_utilisation * step.partitions
             least = max(work / _reachable(observation, name), _key_load(step))
             spared += max(0.0, loads[name] - least)
-    cost_ms = observation.model.per_record_ms * (1 - spared / total)
-    return replace(observation.model, per_record_ms=cost_ms)
+    return replace(model, per_record_ms=model.per_record_ms * (1 - spared / total))

@@ -13,18 +13,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tailrace.policy.batching import Channel, SequenceBound, Subtask, adjust_lifetimes
-from tailrace.policy.decision import Alternative
-from tailrace.policy.realtime import LONGEST_FLUSH_MS, SHORTEST_BATCH_MS, SHORTEST_FLUSH_MS
-from tailrace.policy.realtime_feasibility import assess
+from tailrace.policy.decision import Alternative, Decision, known
+from tailrace.policy.realtime import (
+    LONGEST_FLUSH_MS,
+    SHORTEST_FLUSH_MS,
+    batch_ms,
+    boundary_of,
+    bounded,
+    expected_ms,
+    flow_of,
+)
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from tailrace.goals import Constraint
     from tailrace.model.realtime import Boundary, FlowModel
-    from tailrace.policy.decision import Impossible
-    from tailrace.policy.realtime import ChainLoad, PathReading, RealTimeObservation
+    from tailrace.plan import Plan
+    from tailrace.policy.decision import ChainLoad, Observation, Reading
 
 POLICY = "handover"
 
@@ -36,26 +42,7 @@ _FLUSH_SHARE = 0.04
 _MOST_SURPRISE = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class RealTimeDecision:
-    """The waits for the next interval, why, and what is expected of them.
-
-    ``flush_ms`` and ``length_ms`` take effect at the next real-time batch. ``predicted_ms`` is
-    what ``constraint`` should measure away from batch boundaries.
-    """
-
-    lifetimes_ms: Mapping[str, float]
-    flush_ms: float
-    length_ms: float
-    reason: str
-    predicted_ms: float | None = None
-    alternatives: tuple[Alternative, ...] = ()
-    constraint: Constraint | None = None
-    impossible: tuple[Impossible, ...] = ()
-    policy: str = POLICY
-
-
-def decide(observation: RealTimeObservation) -> RealTimeDecision:
+def decide(observation: Observation) -> Decision:
     """Set the longest lifetimes that every constraint affords, as far as they save something.
 
     Each constraint aims 15 to 25 % below its bound between batch boundaries, for noise, and 3 %
@@ -63,108 +50,117 @@ def decide(observation: RealTimeObservation) -> RealTimeDecision:
     when a prediction eats half of its margin, or any of it while a rate rises, for what the higher
     rate costs has not been measured yet; they rise when that spares a tenth of the cores and
     no bound is being missed.
+
+    The plan has the length of a batch and the sweep of the shuffles too, which take effect at the
+    next real-time batch. ``predicted_ms`` is what the constraint should measure away from batch
+    boundaries.
     """
-    length_ms = max(SHORTEST_BATCH_MS, observation.recovery_ms)
-    now = {chain.chain: chain.lifetime_ms for chain in observation.chains}
-    bounded = [reading for reading in observation.readings if reading.chains or reading.hops]
-    if not bounded:
+    hand_overs, readings = known(observation.realtime), bounded(observation)
+    now = _lifetimes_ms(observation)
+    if not readings:
         reason = "No constraint covers a hand-over, so records go over whenever Python is free."
-        at_once = dict.fromkeys(now, 0.0)
-        return RealTimeDecision(at_once, observation.flush_ms, length_ms, reason)
-    covered = [observation.chain(name) for reading in bounded for name in reading.chains]
+        return _decision(observation, dict.fromkeys(now, 0.0), reason)
+    covered = [hand_overs.chain(name) for reading in readings for name in reading.chains]
     if covered and all(chain.rate_per_s <= 0 for chain in covered):
         reason = "No records came, so the lifetimes stay as they are."
-        return RealTimeDecision(now, observation.flush_ms, length_ms, reason)
+        return _decision(observation, now, reason)
     if any(chain.model is None for chain in covered):
-        return _as_published(observation, bounded, length_ms)
-    return _by_model(observation, bounded, length_ms)
+        return _as_published(observation, readings)
+    return _by_model(observation, readings)
+
+
+def _lifetimes_ms(observation: Observation) -> dict[str, float]:
+    """The present lifetime of every chain that runs."""
+    lifetimes_ms = observation.plan.lifetimes_ms
+    chains = known(observation.realtime).chains
+    return {chain.chain: lifetimes_ms.get(chain.chain, 0.0) for chain in chains}
+
+
+def _decision(observation: Observation, lifetimes_ms: Mapping[str, float], reason: str) -> Decision:
+    """The plan with these lifetimes, and batches as long as recovery allows."""
+    waits = {name: ms for name, ms in lifetimes_ms.items() if ms > 0}
+    length_ms = batch_ms(observation)
+    plan = replace(observation.plan, lifetimes_ms=waits, interval_ms=length_ms)
+    return Decision(POLICY, plan, reason)
 
 
 def risen(
-    observation: RealTimeObservation,
-    rates_per_s: Mapping[str, float],
-    lifetimes_ms: Mapping[str, float] | None = None,
-) -> RealTimeObservation:
-    """What would have been observed at other rates, and under the lifetimes of the moment.
+    observation: Observation, rates_per_s: Mapping[str, float], plan: Plan | None = None
+) -> Observation:
+    """What would have been observed at other rates, and under the plan of the moment.
 
-    What was measured beyond the prediction is taken along. Without lifetimes they stay.
+    What was measured beyond the prediction is taken along. Without a plan the present one stays.
     """
     surprises_ms = [_surprise_ms(observation, reading) for reading in observation.readings]
-    chains = [
-        replace(
-            chain,
-            rate_per_s=rates_per_s.get(chain.chain, chain.rate_per_s),
-            lifetime_ms=(
-                chain.lifetime_ms if lifetimes_ms is None else lifetimes_ms.get(chain.chain, 0.0)
-            ),
-        )
-        for chain in observation.chains
-    ]
-    rising = observation.rising or bool(rates_per_s)
-    after = replace(observation, chains=tuple(chains), rising=rising)
+    before = known(observation.realtime)
+    chains = tuple(
+        replace(chain, rate_per_s=rates_per_s.get(chain.chain, chain.rate_per_s))
+        for chain in before.chains
+    )
+    state = replace(before, chains=chains, rising=before.rising or bool(rates_per_s))
+    after = replace(observation, plan=plan or observation.plan, realtime=state)
     readings = []
     for reading, surprise_ms in zip(observation.readings, surprises_ms, strict=True):
-        expected_ms = after.expected_ms(reading)
-        if reading.value_ms is None or expected_ms is None or math.isinf(expected_ms):
+        value_ms = expected_ms(after, reading)
+        if reading.value_ms is None or value_ms is None or math.isinf(value_ms):
             readings.append(reading)
         else:
-            readings.append(replace(reading, value_ms=expected_ms + surprise_ms))
+            readings.append(replace(reading, value_ms=value_ms + surprise_ms))
     return replace(after, readings=tuple(readings))
 
 
-def deviation(observation: RealTimeObservation) -> float | None:
+def deviation(observation: Observation) -> float | None:
     """How far the constraints measured from what the model says of them, as a share; the worst.
 
     None where nothing was measured or the model has no answer.
     """
     found = [
-        abs(reading.value_ms / expected_ms - 1)
+        abs(reading.value_ms / value_ms - 1)
         for reading in observation.readings
         if reading.value_ms is not None
-        and (expected_ms := observation.expected_ms(reading)) is not None
-        and 0 < expected_ms < math.inf
+        and (value_ms := expected_ms(observation, reading)) is not None
+        and 0 < value_ms < math.inf
     ]
     return max(found, default=None)
 
 
-def _as_published(
-    observation: RealTimeObservation, bounded: Sequence[PathReading], length_ms: float
-) -> RealTimeDecision:
+def _as_published(observation: Observation, readings: Sequence[Reading]) -> Decision:
     """The published rule, which needs no costs (Lohrmann 2016, algorithm 3).
 
     A hand-over is a channel; what the steps of its chain take for a batch is the latency of the
     subtask behind it. The rule is about means. A quantile of a batch of lifetime T can wait for
     all of T where the mean waits for half, so it is given half of its bound.
     """
-    channels = [_channel(chain) for chain in observation.chains]
+    chains, now = known(observation.realtime).chains, _lifetimes_ms(observation)
+    channels = [_channel(chain, now[chain.chain]) for chain in chains]
     subtasks = [
         Subtask(chain.chain, chain.chain, chain.work_ms * (chain.records or 1.0))
-        for chain in observation.chains
+        for chain in chains
     ]
     sequences = [
         SequenceBound(
             tuple(name for chain in reading.chains for name in (_stream(chain), chain)),
             (reading.constraint.bound_ms * (0.5 if reading.constraint.quantile else 1.0))
-            - reading.steps_ms
+            - reading.fixed_ms
             - reading.sink_ms
-            - reading.hops * observation.flush_ms / 2,
+            - reading.hops * observation.plan.flush_ms / 2,
         )
-        for reading in bounded
+        for reading in readings
         if reading.chains
     ]
     adjusted = adjust_lifetimes(sequences, channels, subtasks)
     lifetimes = {channel.target: channel.lifetime_ms for channel in adjusted}
-    unknown = next(c.chain for c in observation.chains if c.model is None)
+    unknown = next(chain.chain for chain in chains if chain.model is None)
     reason = (
         f"What a hand-over to chain '{unknown}' costs is not known yet, so lifetimes take a step "
         f"towards the budget of the bounds: {_show_lifetimes(lifetimes)}."
     )
-    return RealTimeDecision(lifetimes, observation.flush_ms, length_ms, reason)
+    return _decision(observation, lifetimes, reason)
 
 
-def _channel(chain: ChainLoad) -> Channel:
+def _channel(chain: ChainLoad, lifetime_ms: float) -> Channel:
     return Channel(
-        _stream(chain.chain), "feed", chain.chain, chain.lifetime_ms, batch_latency_ms=chain.wait_ms
+        _stream(chain.chain), "feed", chain.chain, lifetime_ms, batch_latency_ms=chain.wait_ms
     )
 
 
@@ -176,7 +172,7 @@ def _stream(chain: str) -> str:
 class _Demand:
     """What one constraint asks for: lifetimes no longer than these, None when it is hopeless."""
 
-    reading: PathReading
+    reading: Reading
     flow: FlowModel
     margin: float
     surprise_ms: float
@@ -205,16 +201,15 @@ class _Demand:
         return across is not None and self.predicted_ms(lifetimes_ms, across) > limit_ms
 
 
-def _by_model(
-    observation: RealTimeObservation, bounded: Sequence[PathReading], length_ms: float
-) -> RealTimeDecision:
-    now = {chain.chain: chain.lifetime_ms for chain in observation.chains}
-    flush_ms = _flush_ms(observation, bounded)
-    surprises_ms = [_surprise_ms(observation, reading) for reading in bounded]
-    observation = replace(observation, flush_ms=flush_ms, length_ms=length_ms)
+def _by_model(observation: Observation, readings: Sequence[Reading]) -> Decision:
+    now = _lifetimes_ms(observation)
+    flush_ms = _flush_ms(observation, readings)
+    surprises_ms = [_surprise_ms(observation, reading) for reading in readings]
+    paced = replace(observation.plan, flush_ms=flush_ms, interval_ms=batch_ms(observation))
+    observation = replace(observation, plan=paced)
     demands = [
         _demand(observation, reading, surprise_ms)
-        for reading, surprise_ms in zip(bounded, surprises_ms, strict=True)
+        for reading, surprise_ms in zip(readings, surprises_ms, strict=True)
     ]
     demands.sort(key=lambda d: (min(d.wanted_ms.values(), default=math.inf), -_strain(d)))
     wanted = dict.fromkeys(now, 0.0)
@@ -222,52 +217,48 @@ def _by_model(
         wanted[name] = min((d.wanted_ms[name] for d in demands if name in d.wanted_ms), default=0.0)
     chosen = {name: math.floor(ms * 100) / 100 for name, ms in wanted.items()}
     violated = any(demand.reading.violated for demand in demands)
-    least = 1.0 if observation.rising else 0.5
+    least = 1.0 if known(observation.realtime).rising else 0.5
     if not any(demand.strained(now, least) for demand in demands):
         spared = 1 - _cores(observation, chosen) / max(_cores(observation, now), 1e-12)
         if violated or spared <= _WORTH_RAISING:
             chosen = now
     tightest = demands[0]
-    return RealTimeDecision(
-        chosen,
-        flush_ms,
-        length_ms,
-        _reason(observation, tightest, chosen, now),
-        tightest.predicted_ms(chosen),
-        tuple(_alternatives(observation, demands, chosen, now)),
-        tightest.reading.constraint,
-        assess(observation),
+    return replace(
+        _decision(observation, chosen, _reason(observation, tightest, chosen, now)),
+        predicted_ms=tightest.predicted_ms(chosen),
+        alternatives=tuple(_alternatives(observation, demands, chosen, now)),
+        constraint=tightest.reading.constraint,
     )
 
 
-def _flush_ms(observation: RealTimeObservation, bounded: Iterable[PathReading]) -> float:
+def _flush_ms(observation: Observation, readings: Iterable[Reading]) -> float:
     """The sweep of the shuffles: the hops of a path together wait up to 4 % of its bound.
 
     A sweep costs next to nothing, so that it is not given more of what hand-overs could use.
     """
-    shares = [r.constraint.bound_ms * _FLUSH_SHARE / r.hops for r in bounded if r.hops]
+    shares = [r.constraint.bound_ms * _FLUSH_SHARE / r.hops for r in readings if r.hops]
     if not shares:
-        return observation.flush_ms
+        return observation.plan.flush_ms
     return float(math.floor(min(max(min(shares), SHORTEST_FLUSH_MS), LONGEST_FLUSH_MS)))
 
 
-def _surprise_ms(observation: RealTimeObservation, reading: PathReading) -> float:
+def _surprise_ms(observation: Observation, reading: Reading) -> float:
     """What was measured beyond the prediction, which is expected to stay.
 
     Up to half of the bound: above that it was a burst, which shorter lifetimes do not cure.
     """
-    expected_ms = observation.expected_ms(reading)
-    if expected_ms is None or reading.value_ms is None:
+    value_ms = expected_ms(observation, reading)
+    if value_ms is None or reading.value_ms is None:
         return 0.0
     most_ms = _MOST_SURPRISE * reading.constraint.bound_ms
-    return min(max(0.0, reading.value_ms - expected_ms), most_ms)
+    return min(max(0.0, reading.value_ms - value_ms), most_ms)
 
 
-def _demand(observation: RealTimeObservation, reading: PathReading, surprise_ms: float) -> _Demand:
+def _demand(observation: Observation, reading: Reading, surprise_ms: float) -> _Demand:
     """The longest lifetimes of one path that keep its aims."""
-    goal, flow = reading.constraint, observation.flow(reading)
+    goal, flow = reading.constraint, flow_of(observation, reading)
     assert flow is not None  # noqa: S101 - decide asks for models before it comes here
-    boundary = observation.boundary(reading)
+    boundary = boundary_of(observation, reading)
     at_once = flow.with_lifetimes([0.0] * len(reading.chains))
     if at_once.statistic_ms(goal.quantile, goal.every_ms, boundary) > goal.bound_ms:
         boundary = None
@@ -290,26 +281,26 @@ def _strain(demand: _Demand) -> float:
     return demand.predicted_ms(at_once) / demand.reading.constraint.bound_ms
 
 
-def _cores(observation: RealTimeObservation, lifetimes_ms: Mapping[str, float]) -> float:
+def _cores(observation: Observation, lifetimes_ms: Mapping[str, float]) -> float:
     """What all hand-overs with known costs keep busy under these lifetimes."""
     return math.fsum(
         chain.rate_per_s
         / 1_000.0
         * chain.model.cpu_per_record_ms(chain.rate_per_s, lifetimes_ms[chain.chain])
-        for chain in observation.chains
+        for chain in known(observation.realtime).chains
         if chain.model is not None
     )
 
 
 def _reason(
-    observation: RealTimeObservation,
+    observation: Observation,
     tightest: _Demand,
     chosen: Mapping[str, float],
     now: Mapping[str, float],
 ) -> str:
     goal, value_ms = tightest.reading.constraint, tightest.predicted_ms(chosen)
     bound, value = show_duration(goal.bound_ms), show_duration(value_ms)
-    chains = [observation.chain(name) for name in tightest.reading.chains]
+    chains = [known(observation.realtime).chain(name) for name in tightest.reading.chains]
     busiest = max(chains, key=lambda c: c.rate_per_s, default=None)
     cost = "The path has no hand-over; "
     if busiest is not None and busiest.model is not None:
@@ -319,8 +310,8 @@ def _reason(
             f"{show_duration(busiest.model.per_record_ms)} a record; "
         )
     across = ""
-    if tightest.boundary is None and observation.boundary(tightest.reading) is not None:
-        length = show_duration(observation.length_ms)
+    if tightest.boundary is None and boundary_of(observation, tightest.reading) is not None:
+        length = show_duration(observation.plan.interval_ms)
         across = f", but not in windows with a batch boundary, which comes only every {length}"
     if math.isinf(value_ms):
         return f"{cost}that is more than a task can take, so its backlog grows without end."
@@ -352,7 +343,7 @@ def _show_lifetimes(lifetimes_ms: Mapping[str, float]) -> str:
 
 
 def _alternatives(
-    observation: RealTimeObservation,
+    observation: Observation,
     demands: Sequence[_Demand],
     chosen: Mapping[str, float],
     now: Mapping[str, float],

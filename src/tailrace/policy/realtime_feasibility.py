@@ -10,14 +10,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tailrace.policy.decision import Impossible
-from tailrace.policy.realtime import SHORTEST_FLUSH_MS
+from tailrace.policy.decision import Impossible, known
+from tailrace.policy.realtime import SHORTEST_FLUSH_MS, batch_ms, boundary_of, bounded, flow_of
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
     from tailrace.goals import Constraint
     from tailrace.model.realtime import Boundary, FlowModel
-    from tailrace.policy.realtime import PathReading, RealTimeObservation
+    from tailrace.policy.decision import Observation, Reading
 
 HAND_OVER = "hand-over"
 SHUFFLE = "shuffle"
@@ -26,39 +26,50 @@ SINK_TIME = "sink"
 OUTSIDE = "outside of chains"
 
 
-def assess(observation: RealTimeObservation) -> tuple[Impossible, ...]:
+def assess(observation: Observation) -> tuple[Impossible, ...]:
     """The constraints that even lifetime 0 cannot keep, with what dominates and a remedy.
 
     Those that hold between batch boundaries but not across one are named too, with the share of
     windows that this concerns.
     """
-    known = (r for r in observation.readings if observation.flow(r) is not None)
-    judged = (_impossible(observation, reading) for reading in known)
+    hand_overs, readings = known(observation.realtime), bounded(observation)
+    covered = [hand_overs.chain(name) for reading in readings for name in reading.chains]
+    silent = bool(covered) and all(chain.rate_per_s <= 0 for chain in covered)
+    if not readings or silent or any(chain.model is None for chain in covered):
+        return ()
+    waits = replace(
+        observation.plan,
+        lifetimes_ms={},
+        flush_ms=SHORTEST_FLUSH_MS,
+        interval_ms=batch_ms(observation),
+    )
+    at_once = replace(observation, plan=waits)
+    judged = (_impossible(at_once, reading) for reading in observation.readings)
     return tuple(impossible for impossible in judged if impossible is not None)
 
 
-def _impossible(observation: RealTimeObservation, reading: PathReading) -> Impossible | None:
+def _impossible(observation: Observation, reading: Reading) -> Impossible | None:
     goal = reading.constraint
-    flow = replace(observation, flush_ms=SHORTEST_FLUSH_MS).flow(reading)
-    assert flow is not None  # noqa: S101 - assess leaves out paths without a model
-    flow = flow.with_lifetimes([0.0] * len(reading.chains))
+    flow = flow_of(observation, reading)
+    assert flow is not None  # noqa: S101 - assess judges nothing while a model is missing
     best_ms = flow.statistic_ms(goal.quantile, goal.every_ms)
     if math.isinf(best_ms):
         return _overloaded(observation, reading)
     if best_ms > goal.bound_ms:
         return _too_slow(observation, reading, flow, best_ms)
-    boundary = observation.boundary(reading)
+    boundary = boundary_of(observation, reading)
     if boundary is None:
         return None
     across_ms = flow.statistic_ms(goal.quantile, goal.every_ms, boundary)
     return _gap_too_long(goal, boundary, across_ms) if across_ms > goal.bound_ms else None
 
 
-def _overloaded(observation: RealTimeObservation, reading: PathReading) -> Impossible:
+def _overloaded(observation: Observation, reading: Reading) -> Impossible:
     """A chain whose task cannot keep up at all."""
-    found = [(chain, chain.model) for chain in map(observation.chain, reading.chains)]
-    known = [(chain, model) for chain, model in found if model is not None]
-    chain, model = max(known, key=lambda pair: pair[0].rate_per_s / pair[1].highest_rate_per_s)
+    chains = map(known(observation.realtime).chain, reading.chains)
+    found = [(chain, chain.model) for chain in chains]
+    modelled = [(chain, model) for chain, model in found if model is not None]
+    chain, model = max(modelled, key=lambda pair: pair[0].rate_per_s / pair[1].highest_rate_per_s)
     most = show_rate(model.highest_rate_per_s)
     element = max(chain.steps_ms, key=chain.steps_ms.__getitem__, default=HAND_OVER)
     if chain.work_ms < (chain.per_record_ms or 0.0):
@@ -88,7 +99,7 @@ _REMEDIES = {
 
 
 def _too_slow(
-    observation: RealTimeObservation, reading: PathReading, flow: FlowModel, best_ms: float
+    observation: Observation, reading: Reading, flow: FlowModel, best_ms: float
 ) -> Impossible:
     """Shipping at once is not enough: name the part that takes the most."""
     goal = reading.constraint
@@ -104,18 +115,16 @@ def _too_slow(
     return Impossible(goal, element, best_ms, reason, f"{repair}, or loosen the bound to {best}.")
 
 
-def _parts(
-    observation: RealTimeObservation, reading: PathReading, flow: FlowModel
-) -> dict[str, float]:
+def _parts(observation: Observation, reading: Reading, flow: FlowModel) -> dict[str, float]:
     """Where the mean latency of a path goes; a chain's share is split by what keeps it busy."""
     parts = {
         HAND_OVER: 0.0,
         SHUFFLE: flow.hops * flow.flush_ms / 2,
         SINK_TIME: reading.sink_ms,
-        OUTSIDE: reading.steps_ms,
+        OUTSIDE: reading.fixed_ms,
     }
     for name, hand_over in zip(reading.chains, flow.hand_overs, strict=True):
-        chain, spent_ms = observation.chain(name), hand_over.latency().mean_ms
+        chain, spent_ms = known(observation.realtime).chain(name), hand_over.latency().mean_ms
         records = hand_over.model.records(hand_over.rate_per_s, hand_over.lifetime_ms)
         per_busy = spent_ms * records / hand_over.model.service_ms(records)
         for step, step_ms in chain.steps_ms.items():

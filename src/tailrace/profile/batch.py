@@ -136,7 +136,7 @@ class BatchMeasure:
     ``arrivals_known`` is False.
 
     ``left_ms`` is the time span over which the records arrived that the batch left at its source,
-    because the source limits the records per batch; 0 if it took all (``leftovers.py``).
+    because the source limits the records per batch; 0 if it took all (``source_limit.py``).
     """
 
     batch_id: int

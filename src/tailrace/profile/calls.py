@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tailrace.profile.costs import USUAL_CALL_MS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-USUAL_MS = 0.15
-"""The prior for the fixed cost of a call, with a standard deviation of the same size."""
 
 BENT = 0.02
 """The relative amount by which the times of calls of different sizes may be off any line."""
@@ -86,13 +85,13 @@ class Calls:
         if not self.records or not self.count:
             return 0.0, 0.0
         size, took_ms = self.records / self.count, self.busy_ms / self.count
-        usual_ms = min(USUAL_MS, took_ms / 2)
+        usual_ms = min(USUAL_CALL_MS, took_ms / 2)
         spread = (self.grown_records - self.grown * size) / self.count
         if spread <= 1e-9 * size**2:
             return usual_ms, (took_ms - usual_ms) / size
         slope = (self.grown_ms - self.grown * took_ms) / self.count / spread
         off_ms = BENT * took_ms * size / math.sqrt(spread)
-        trust = USUAL_MS**2 / (USUAL_MS**2 + off_ms**2)
+        trust = USUAL_CALL_MS**2 / (USUAL_CALL_MS**2 + off_ms**2)
         found_ms = trust * (took_ms - slope * size) + (1 - trust) * usual_ms
         fixed_ms = min(max(0.0, found_ms), took_ms)
         return fixed_ms, (took_ms - fixed_ms) / size

@@ -23,14 +23,8 @@ from tailrace.errors import InputError, unwritable
 from tailrace.goals import SINK, SOURCE, is_sink
 from tailrace.outside import check_data, joined, parse_json, read_text, shown
 from tailrace.plan import Backend, Plan, chain_name
-from tailrace.profile.profile import (
-    BatchCosts,
-    HandOverCosts,
-    Latency,
-    Origin,
-    Profile,
-    StepProfile,
-)
+from tailrace.profile.costs import BatchCosts, HandOverCosts
+from tailrace.profile.profile import Latency, Origin, Profile, StepProfile
 from tailrace.state.files import write_text
 
 if TYPE_CHECKING:

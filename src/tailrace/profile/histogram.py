@@ -108,11 +108,6 @@ class LogHistogram:
         """The histogram after ``by_ms`` is added to every value; nothing falls below zero."""
         return self._collapse([(bin_of(self.values_ms + by_ms), self.counts)])
 
-    def between(self, low_ms: float, high_ms: float) -> LogHistogram:
-        """The part with values in [low, high)."""
-        inside = (self.values_ms >= low_ms) & (self.values_ms < high_ms)
-        return LogHistogram(self.bins[inside], self.counts[inside])
-
     def quantile_ms(self, quantile: float) -> float:
         """The smallest value that at least this share of the values does not exceed."""
         if not self.bins.size:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BatchShare:
     """The records of one batch that entered in one interval, by their age when handed over."""
 
     batch: BatchMeasure
@@ -106,7 +106,7 @@ class Interval:
 
     start_us: int
     every_ms: float
-    shares: tuple[Share, ...]
+    shares: tuple[BatchShare, ...]
 
     @property
     def records(self) -> int:
@@ -196,7 +196,7 @@ class Interval:
                 busy[partition] = busy.get(partition, 0.0) + part
         return busy
 
-    def _weighted(self, value: Callable[[Share], float]) -> float:
+    def _weighted(self, value: Callable[[BatchShare], float]) -> float:
         return sum(value(share) * share.records for share in self.shares) / self.records
 
 
@@ -261,7 +261,7 @@ class Intervals:
         self._every_us = every_ms * 1e3
         self._origin_us = origin_us
         self._oldest = 0
-        self._open: dict[int, list[Share]] = {}
+        self._open: dict[int, list[BatchShare]] = {}
 
     def add(self, batch: BatchMeasure) -> tuple[Interval, ...]:
         """Divide a batch among intervals; returns the intervals that it completes, oldest first."""
@@ -290,13 +290,13 @@ class Intervals:
             for index in ready
         )
 
-    def _shares(self, batch: BatchMeasure) -> list[tuple[int, Share]]:
+    def _shares(self, batch: BatchMeasure) -> list[tuple[int, BatchShare]]:
         arrived_us = batch.handed_us - batch.ages_ms.values_ms * 1e3
         indices = np.floor((arrived_us - self._origin_us) / self._every_us).astype(np.int64)
         indices = np.maximum(indices, self._oldest)
         found = np.unique(indices)
         if found.size == 1:
-            return [(int(found[0]), Share(batch, batch.ages_ms, batch.age_ms))]
+            return [(int(found[0]), BatchShare(batch, batch.ages_ms, batch.age_ms))]
         shares = []
         for index in found:
             inside = indices == index
@@ -304,5 +304,7 @@ class Intervals:
             values, counts = ages.values_ms, ages.counts
             mean = float(np.average(values, weights=counts))
             m2 = float(np.dot(counts, np.square(values - mean)))
-            shares.append((int(index), Share(batch, ages, Moments(float(ages.count), mean, m2))))
+            shares.append(
+                (int(index), BatchShare(batch, ages, Moments(float(ages.count), mean, m2)))
+            )
         return shares

@@ -1,9 +1,10 @@
 """What is known about a flow in real-time mode while its batch is still running.
 
-Tasks report several times a second what has passed since their last report: a *sighting* covers
-records at the end of the flow, a *stretch* the work of a chain. All times are ages, the time since
-a record arrived, at some point on its way; the time between two points is the difference of the
-ages there. A record counts in the interval in which it is seen.
+Tasks report several times a second what has passed since their last report: a
+:class:`SinkReport` covers records at the end of the flow, a :class:`ChainReport` the work of a
+chain. All times are ages, the time since a record arrived, at some point on its way; the time
+between two points is the difference of the ages there. A record counts in the interval in which it
+is seen.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SEEN_LATE_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class SinkReport:
     """Records that passed the end of a flow in one task, by their age."""
 
     sink: str
@@ -42,7 +43,7 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ChainReport:
     """What a chain did in one task since its last report.
 
     ``read_ms`` and ``entered_ms`` are the mean ages at which records entered the open batch and
@@ -76,8 +77,8 @@ class HandOverMeasure:
     busiest: int
 
     @classmethod
-    def merged(cls, parts: Iterable[Stretch]) -> HandOverMeasure:
-        """Several stretches together; the ages are means over their records."""
+    def merged(cls, parts: Iterable[ChainReport]) -> HandOverMeasure:
+        """Several reports together; the ages are means over their records."""
         parts = list(parts)
         records = sum(part.records for part in parts)
         by_task: Counter[int] = Counter()
@@ -105,8 +106,8 @@ class LiveInterval:
     graph: Graph
     start_us: int
     every_ms: float
-    sightings: tuple[Sighting, ...]
-    stretches: tuple[Stretch, ...]
+    sink_reports: tuple[SinkReport, ...]
+    chain_reports: tuple[ChainReport, ...]
     gap_ms: float = 0.0
 
     @property
@@ -118,12 +119,12 @@ class LiveInterval:
         firsts = {s.target for s in self.graph.streams_from(SOURCE)}
         if firsts.isdisjoint(self.graph.names):
             return int(self.latency_ms.count)
-        return sum(s.records for s in self.stretches if s.chain.split("+")[0] in firsts)
+        return sum(s.records for s in self.chain_reports if s.chain.split("+")[0] in firsts)
 
     @property
     def batches(self) -> int:
         """How many batches contributed to it."""
-        return len({s.batch for s in self.sightings} | {s.batch for s in self.stretches})
+        return len({s.batch for s in self.sink_reports} | {s.batch for s in self.chain_reports})
 
     @property
     def rate_per_s(self) -> float:
@@ -133,25 +134,25 @@ class LiveInterval:
     @property
     def latency_ms(self) -> Moments:
         """Moments of the latency from arrival to the end of the flow."""
-        return Moments.merged(sighting.age_ms for sighting in self.sightings)
+        return Moments.merged(report.age_ms for report in self.sink_reports)
 
     def latencies_ms(self) -> LogHistogram:
         """The distribution of that latency."""
-        return LogHistogram.merged(sighting.ages_ms for sighting in self.sightings)
+        return LogHistogram.merged(report.ages_ms for report in self.sink_reports)
 
     def steps(self) -> dict[str, StepMeasure]:
         """What each step did."""
         found: defaultdict[str, list[StepMeasure]] = defaultdict(list)
-        for stretch in self.stretches:
-            for name, step in stretch.steps.items():
+        for report in self.chain_reports:
+            for name, step in report.steps.items():
                 found[name].append(step)
         return {name: _together(parts) for name, parts in found.items()}
 
     def hand_overs(self) -> dict[str, HandOverMeasure]:
         """The hand-over to each chain, by its name."""
-        found: defaultdict[str, list[Stretch]] = defaultdict(list)
-        for stretch in self.stretches:
-            found[stretch.chain].append(stretch)
+        found: defaultdict[str, list[ChainReport]] = defaultdict(list)
+        for report in self.chain_reports:
+            found[report.chain].append(report)
         return {chain: HandOverMeasure.merged(parts) for chain, parts in found.items()}
 
     def utilisation(self, step: str) -> dict[int, float]:
@@ -227,9 +228,9 @@ class LiveInterval:
 
 
 def _together(parts: list[StepMeasure]) -> StepMeasure:
-    """What a step did in several stretches.
+    """What a step did, by several reports of its chain.
 
-    The age at which records leave is a mean over those that do: a stretch in which a step let none
+    The age at which records leave is a mean over those that do: a report in which a step let none
     through does not count.
     """
     left = sum(part.left_ms * part.records_out for part in parts)
@@ -241,8 +242,8 @@ def _together(parts: list[StepMeasure]) -> StepMeasure:
 class _Open:
     """What is known so far about an interval."""
 
-    sightings: list[Sighting] = field(default_factory=list)
-    stretches: list[Stretch] = field(default_factory=list)
+    sink_reports: list[SinkReport] = field(default_factory=list)
+    chain_reports: list[ChainReport] = field(default_factory=list)
     gap_ms: float = 0.0
 
 
@@ -265,13 +266,13 @@ class LiveIntervals:
         self._begun = False
         self._open: defaultdict[int, _Open] = defaultdict(_Open)
 
-    def add(self, said: Sighting | Stretch) -> None:
+    def add(self, said: SinkReport | ChainReport) -> None:
         """Add a task's report, by the middle of the time that it covers."""
         place = self._open[max(self._oldest, self._place_of(said))]
-        if isinstance(said, Sighting):
-            place.sightings.append(said)
+        if isinstance(said, SinkReport):
+            place.sink_reports.append(said)
         else:
-            place.stretches.append(said)
+            place.chain_reports.append(said)
 
     def add_gap(self, began_us: int, ended_us: int) -> None:
         """Add a period in which nothing flowed."""
@@ -284,16 +285,18 @@ class LiveIntervals:
 
     def flush(self) -> tuple[LiveInterval, ...]:
         """The intervals still open, when no more reports will come."""
-        seen = max((index for index, found in self._open.items() if found.sightings), default=None)
+        seen = max(
+            (index for index, found in self._open.items() if found.sink_reports), default=None
+        )
         for index in sorted(self._open):
             if seen is not None and index > seen:
-                self._open[seen].stretches += self._open.pop(index).stretches
+                self._open[seen].chain_reports += self._open.pop(index).chain_reports
         return self._close(max(self._open, default=self._oldest - 1) + 1)
 
     def _place(self, at_us: float) -> int:
         return math.floor((at_us - self._origin_us) / (self.every_ms * 1e3))
 
-    def _place_of(self, said: Sighting | Stretch) -> int:
+    def _place_of(self, said: SinkReport | ChainReport) -> int:
         return self._place((said.first_us + said.last_us) / 2)
 
     def _index(self, at_us: float) -> int:
@@ -305,14 +308,14 @@ class LiveIntervals:
         closed = []
         for index in ready:
             found = self._open.pop(index)
-            if found.sightings:
+            if found.sink_reports:
                 start_us = round(self._origin_us + index * self.every_ms * 1e3)
-                parts = tuple(found.sightings), tuple(found.stretches)
+                parts = tuple(found.sink_reports), tuple(found.chain_reports)
                 closed.append(
                     LiveInterval(self._graph, start_us, self.every_ms, *parts, found.gap_ms)
                 )
                 self._begun = True
             elif not self._begun and (index + 1 in self._open or index + 1 == before):
-                fresh = [s for s in found.stretches if self._place_of(s) >= index]
-                self._open[index + 1].stretches += fresh
+                fresh = [s for s in found.chain_reports if self._place_of(s) >= index]
+                self._open[index + 1].chain_reports += fresh
         return tuple(closed)

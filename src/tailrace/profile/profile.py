@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
 from tailrace.flow import Graph, Step, Stream, graph
+from tailrace.profile.costs import checked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from tailrace.plan import Backend, Plan
+    from tailrace.profile.costs import BatchCosts, HandOverCosts
 
 
 EXCHANGE = "exchange"
@@ -62,7 +64,7 @@ class StepProfile:
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
-        _check(f"step '{self.name}'", self, "service_ms", "cv", "call_ms", "ratio")
+        checked(f"step '{self.name}'", self, "service_ms", "cv", "call_ms", "ratio")
         shares = math.fsum(self.keys.values())
         if not 0 <= self.cpu_share <= 1 or self.window < 1 or self.distinct < 0:
             raise InputError(
@@ -77,60 +79,6 @@ class StepProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCosts:
-    """What the engine takes for a micro-batch, besides the steps.
-
-    Every batch costs ``fixed_ms``, another ``stage_ms`` for each stage behind an exchange, and
-    ``task_ms`` for each task of a stage beyond its first; every record costs ``per_record_ms`` for
-    each stage that it passes. Earlier profiles have no ``task_ms`` but ``shuffle_ms``, the cost of
-    having an exchange at all. ``noise`` is the coefficient of variation of a batch's duration
-    around this sum. ``cpu_ms`` and ``cpu_record_ms`` are the CPU time of all processes for a batch
-    and for a record, without the steps.
-    """
-
-    fixed_ms: float
-    per_record_ms: float
-    stage_ms: float = 15.0
-    task_ms: float = 2.5
-    shuffle_ms: float = 0.0
-    noise: float = 0.1
-    cpu_ms: float = 42.0
-    cpu_record_ms: float = 0.0055
-
-    def __post_init__(self) -> None:
-        """Refuse impossible costs."""
-        _check("a batch", self, *(item.name for item in fields(self)))
-
-    def stages_ms(self, tasks: Sequence[int]) -> float:
-        """What stages with these numbers of tasks add to every batch."""
-        shuffled_ms = self.shuffle_ms if len(tasks) > 1 else 0.0
-        further = sum(n - 1 for n in tasks)
-        return (len(tasks) - 1) * self.stage_ms + further * self.task_ms + shuffled_ms
-
-
-@dataclass(frozen=True, slots=True)
-class HandOverCosts:
-    """What the engine takes for records on their way through real-time mode, besides the steps.
-
-    A hand-over to Python costs ``fixed_ms``, and each of its records ``per_record_ms``. A record
-    takes ``source_ms`` until the engine has read it, ``hop_ms`` for each exchange, besides the wait
-    for the flush of its buffers, and ``sink_ms`` after the last step. Nothing flows for ``gap_ms``
-    between batches.
-    """
-
-    fixed_ms: float
-    per_record_ms: float
-    source_ms: float = 0.1
-    hop_ms: float = 0.5
-    sink_ms: float = 0.3
-    gap_ms: float = 60.0
-
-    def __post_init__(self) -> None:
-        """Refuse impossible costs."""
-        _check("a hand-over", self, *(item.name for item in fields(self)))
-
-
-@dataclass(frozen=True, slots=True)
 class Latency:
     """The measured latency, to compare a model with."""
 
@@ -141,7 +89,7 @@ class Latency:
 
     def __post_init__(self) -> None:
         """Refuse impossible latencies."""
-        _check("the latency", self, *(item.name for item in fields(self)))
+        checked("the latency", self, *(item.name for item in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +117,7 @@ class Profile:
 
     def __post_init__(self) -> None:
         """Refuse a profile whose parts do not fit together."""
-        _check(f"profile '{self.name}'", self, "rate_per_s", "seconds", "records")
+        checked(f"profile '{self.name}'", self, "rate_per_s", "seconds", "records")
         if self.cores < 1 or self.source_partitions < 1:
             raise InputError(
                 f"Profile '{self.name}' needs at least 1 core and 1 source partition, and has "
@@ -228,13 +176,3 @@ class Profile:
                 f"{', '.join(step.name for step in self.steps)}."
             )
         return found
-
-
-def _check(what: str, costs: object, *names: str) -> None:
-    """Refuse numbers that are infinite or below zero."""
-    for name in names:
-        value = getattr(costs, name)
-        if not 0 <= value < math.inf:
-            raise InputError(
-                f"The {name} of {what} cannot be {value}: give a finite number from 0 up."
-            )

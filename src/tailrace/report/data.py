@@ -47,7 +47,7 @@ KEPT = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Latencies:
+class LatencySummary:
     """The latency of the records that entered after the warm-up."""
 
     mean_ms: float
@@ -73,10 +73,10 @@ class Report:
         return int(self.data["records"])
 
     @property
-    def latency(self) -> Latencies | None:
+    def latency(self) -> LatencySummary | None:
         """The latency after the warm-up; None if no record entered after it."""
         measured = self.data["latency_ms"]
-        return None if measured is None else Latencies(**measured)
+        return None if measured is None else LatencySummary(**measured)
 
     @property
     def constraints(self) -> list[dict[str, Any]]:

@@ -100,6 +100,10 @@ class _Series:
         """One number of each interval."""
         return np.array([row[key] if row else math.nan for row in self.rows], dtype=np.float64)
 
+    def counted(self, key: str) -> Floats:
+        """The same after the warm-up."""
+        return self.values(key)[round(self.warm_up_s / self.every_s) :]
+
     def part(self, element: str) -> Floats:
         """The part of one element in the mean latency."""
         return np.array(
@@ -179,10 +183,10 @@ def _footer(report: Report, baseline: Report | None) -> str:
     for name, run in lines:
         share = "nothing to judge"
         if not math.isnan(run.fulfilled_share):
-            share = f"{run.fulfilled_share:.1%} of the verdicts fulfilled"
+            share = f"bounds kept in {run.fulfilled_share:.1%} of intervals"
         said.append(f"{name}: {share}, {run.data['cpu_seconds']:.1f} CPU seconds")
     warm_up = show_duration(report.data["warm_up_s"] * 1e3)
-    return f"{'   |   '.join(said)}   (warm-up of {warm_up} left out of the verdicts)"
+    return f"{'   |   '.join(said)}   (warm-up of {warm_up} not counted)"
 
 
 def _legend(panel: Axes, *, reverse: bool = False) -> None:
@@ -199,7 +203,10 @@ def _legend(panel: Axes, *, reverse: bool = False) -> None:
 
 
 def _draw_latency(panel: Axes, report: Report, series: _Series, other: _Series) -> None:
-    """The mean with the tail above it, every bound, and the points where one was broken."""
+    """The mean with the tail above it, every bound, and the points where one was broken.
+
+    The height of the panel ignores the warm-up: a cold start may exceed it.
+    """
     time_s, mean, p95 = series.middle_s, series.values("mean_ms"), series.values("p95_ms")
     panel.fill_between(
         time_s, p95, series.values("p99_ms"), color=_SKY, alpha=0.25, lw=0, label="p95 to p99"
@@ -210,14 +217,24 @@ def _draw_latency(panel: Axes, report: Report, series: _Series, other: _Series) 
             other.middle_s, other.values("mean_ms"), color=_GREY, lw=1.4, label="mean, plain Spark"
         )
     panel.plot(time_s, mean, color=_BLUE, lw=1.8, marker="o", ms=2.5, label="mean")
-    _draw_bounds(panel, report, series)
-    _scale_latency(panel, report, mean)
+    tops = (_highest(series, "p99_ms"), _highest(other, "mean_ms"))
+    bounds = [constraint["bound_ms"] for constraint in report.data["constraints"]]
+    top = max([top for top in tops if math.isfinite(top)], default=panel.dataLim.y1)
+    _draw_bounds(panel, report, series, max([top, *bounds]))
+    _scale_latency(panel, min([*bounds, float(np.nanmedian(mean))]), max([top, *bounds, 1.0]))
 
 
-def _draw_bounds(panel: Axes, report: Report, series: _Series) -> None:
+def _highest(series: _Series, key: str) -> float:
+    """The largest value after the warm-up; NaN if there is none."""
+    counted = series.counted(key)
+    return float(np.nanmax(counted)) if np.isfinite(counted).any() else math.nan
+
+
+def _draw_bounds(panel: Axes, report: Report, series: _Series, top_ms: float) -> None:
     """Draw a dashed line for each bound, and a cross wherever it was broken.
 
-    A constraint on a part of the flow also gets a line for its measured values.
+    A constraint on a part of the flow also gets a line for its measured values. A cross above the
+    top of the panel is drawn at the top.
     """
     broken = "bound broken"
     for constraint in report.data["constraints"]:
@@ -247,7 +264,7 @@ def _draw_bounds(panel: Axes, report: Report, series: _Series) -> None:
             color=colour,
             bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.8},
         )
-        over = np.where(values > bound, values, np.nan)
+        over = np.where(values > bound, np.minimum(values, top_ms), np.nan)
         if np.isfinite(over).any():
             panel.plot(
                 series.middle_s,
@@ -262,17 +279,15 @@ def _draw_bounds(panel: Axes, report: Report, series: _Series) -> None:
             broken = "_nolegend_"
 
 
-def _scale_latency(panel: Axes, report: Report, mean: Floats) -> None:
-    bounds = [constraint["bound_ms"] for constraint in report.data["constraints"]]
-    usual = min([*bounds, float(np.nanmedian(mean))])
-    if panel.dataLim.y1 > _LOG_ABOVE * max(usual, 1.0):
+def _scale_latency(panel: Axes, usual_ms: float, top_ms: float) -> None:
+    if top_ms > _LOG_ABOVE * max(usual_ms, 1.0):
         panel.set_yscale("log")
         panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         panel.yaxis.set_minor_formatter(NullFormatter())
-        panel.set_ylim(top=1.3 * panel.dataLim.y1)
+        panel.set_ylim(top=1.3 * top_ms)
     else:
-        panel.set_ylim(0, 1.08 * max(panel.dataLim.y1, *bounds, 1.0))
+        panel.set_ylim(0, 1.08 * top_ms)
 
 
 def _draw_rate(panel: Axes, series: _Series) -> None:
@@ -308,7 +323,7 @@ def _draw_interval(panel: Axes, report: Report, series: _Series) -> None:
 def _draw_executors(panel: Axes, series: _Series) -> None:
     """Draw the number of executors, over the fewest that would have kept every bound."""
     for key, colour, width, name in (
-        ("needed", "#BBBBBB", 4.0, "least that would do"),
+        ("needed", "#BBBBBB", 4.0, "fewest needed"),
         ("executors", _BLUE, 1.6, "executors"),
     ):
         values = series.values(key)
@@ -363,10 +378,9 @@ def _draw_breakdown(panel: Axes, series: _Series) -> None:
         edgecolor="white",
         linewidth=0.3,
     )
-    counted = series.values("mean_ms")[round(series.warm_up_s / series.every_s) :]
     # A cold start may exceed the panel; the interesting part comes after it.
-    top = float(np.nanmax(counted)) if np.isfinite(counted).any() else None
-    panel.set_ylim(0, None if top is None else 1.15 * top)
+    top = _highest(series, "mean_ms")
+    panel.set_ylim(0, 1.15 * top if math.isfinite(top) else None)
     _legend(panel, reverse=True)
 
 

@@ -188,11 +188,16 @@ def sized_steps(history: Sequence[IntervalRecord], cores: int = 1) -> list[Sized
 
 
 def table(named: Mapping[str, Saso]) -> Table:
-    """The figures of several runs side by side, one run per row."""
-    shown = Table(title="Stability, accuracy, settling, overshoot", title_justify="left")
+    """The figures of several runs side by side, one run per row.
+
+    The columns are: reconfigurations; steps that missed the goal, and their share; the settling
+    time; the mean number of units per move; the mean and maximum overshoot; the mean size; and
+    core-seconds.
+    """
+    shown = Table(title="Stability, accuracy, settling, overshoot", title_justify="left", padding=0)
     shown.add_column("policy")
-    columns = ("moves", "violated", "share", "settling", "amplitude")
-    for column in (*columns, "overshoot", "at most", "mean size", "core s"):
+    columns = ("moves", "missed", "share", "settling", "by")
+    for column in (*columns, "over", "most", "size", "core s"):
         shown.add_column(column, justify="right")
     for name, found in named.items():
         mean, most = found.overshoot_mean, found.overshoot_max

@@ -6,10 +6,11 @@ import csv
 import io
 import math
 from datetime import UTC, datetime
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
+from tailrace.load.rates import Recorded
 from tailrace.model.forecasting.forecast import Series
 from tailrace.outside import MOST_RATE_PER_S, read_text
 from tailrace.units import rate_per_s
@@ -34,6 +35,24 @@ def read_series(path: Path) -> Series:
 
     Rows are at equal time steps; missing rows and empty rates are gaps.
     """
+    rates, step_s, first_s = _read(path)
+    return Series(tuple(rates), step_s * 1e3, round(first_s * 1e6))
+
+
+def read_load(path: Path) -> Recorded:
+    """Read such a file as a load: each rate lasts for a step, and a gap repeats the rate before it.
+
+    Raises:
+        InputError: If the file cannot be read, or its first rate is missing.
+    """
+    rates, step_s, _ = _read(path)
+    if math.isnan(rates[0]):
+        raise InputError(f"The first rate in {path} is missing: start with a row that has one.")
+    return Recorded(list(accumulate(rates, _or_before)), step_s)
+
+
+def _read(path: Path) -> tuple[list[float], float, float]:
+    """The rates of a file (NaN in gaps), the seconds that each lasts, and when they start."""
     rows = _rows(path)
     if not rows or not {TIME, RATE} <= set(rows[0]):
         raise InputError(f"{path} has no columns 'time' and 'rate': write them in its first line.")
@@ -57,7 +76,11 @@ def read_series(path: Path) -> Series:
                 f"The times in {path} are not at equal steps of {step_s:g} s: resample them."
             )
         rates[round(place)] = rate
-    return Series(tuple(rates), step_s * 1e3, round(first * 1e6))
+    return rates, step_s, first
+
+
+def _or_before(before: float, rate: float) -> float:
+    return before if math.isnan(rate) else rate
 
 
 def _rows(path: Path) -> list[dict[str, str | None]]:

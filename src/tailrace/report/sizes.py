@@ -78,8 +78,8 @@ def _draw_rate(panel: Axes, steps: Sequence[Sized]) -> None:
 def _draw_sizes(panel: Axes, name: str, steps: Sequence[Sized], most: int) -> None:
     edges_s, sizes = _edges_s(steps), [step.size for step in steps]
     least = [np.nan if step.least_size is None else step.least_size for step in steps]
-    panel.stairs(least, edges_s, baseline=None, color=_LEAST, lw=4, label="least that would do")
-    panel.stairs(sizes, edges_s, baseline=None, color=_SIZE, lw=1.5, label="units")
+    panel.stairs(least, edges_s, baseline=None, color=_LEAST, lw=4, label="fewest needed")
+    panel.stairs(sizes, edges_s, baseline=None, color=_SIZE, lw=1.5, label="executors")
     panel.set_ylim(0, 1.1 * most)
     panel.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     panel.set_ylabel(name)

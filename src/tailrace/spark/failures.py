@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 
 from tailrace.errors import FlowFailed, InputError, StepFailed, TailraceError
 from tailrace.masking import masked
-from tailrace.spark.chain import LAST
-from tailrace.spark.link import FAILURE
+from tailrace.spark.worker.chain import LAST
+from tailrace.spark.worker.operator import FAILURE
 
 _FACTS = re.compile(re.escape(FAILURE) + r"(\{.*\})")
 _CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]*?(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)

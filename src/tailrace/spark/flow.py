@@ -13,15 +13,15 @@ from tailrace.goals import SINK, constraint
 from tailrace.plan import Backend
 from tailrace.policy.scaling.choice import DEFAULT, scaler_of
 from tailrace.policy.scaling.sizing import Limits
-from tailrace.spark.beacon import STALL_S
+from tailrace.spark.backends.switch import AUTO
 from tailrace.spark.interrupt import ctrl_c
 from tailrace.spark.kafka import uses_kafka
+from tailrace.spark.pipeline.trace import trace
 from tailrace.spark.run import Run
-from tailrace.spark.settings import session
+from tailrace.spark.session import session
 from tailrace.spark.sinks import as_sink
 from tailrace.spark.sources import open_source
-from tailrace.spark.switch import AUTO
-from tailrace.spark.trace import trace
+from tailrace.spark.worker.telemetry import STALL_S
 from tailrace.units import duration_ms, positive_duration_ms
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from tailrace.policy.scaling.sizing import Scaler
     from tailrace.profile.batch import BatchMeasure
     from tailrace.report.data import Report
+    from tailrace.spark.pipeline.trace import Pipeline
     from tailrace.spark.sinks import Sink
     from tailrace.spark.sources import Source
-    from tailrace.spark.trace import Pipeline
 
 
 class Flow:

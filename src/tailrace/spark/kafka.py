@@ -17,8 +17,8 @@ from py4j.protocol import Py4JJavaError
 
 from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.masking import masked
-from tailrace.spark.connector import FORMAT, require_connector
 from tailrace.spark.sources import Opened
+from tailrace.spark.sources.connector import FORMAT, require_connector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

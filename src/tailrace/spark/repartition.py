@@ -16,14 +16,14 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tailrace.errors import EnvironmentUnfit, InputError
-from tailrace.spark.batchlog import BatchLog
-from tailrace.spark.checkpoint import places
+from tailrace.spark.checkpoints.batch_log import BatchLog
+from tailrace.spark.checkpoints.checkpoint import places
 from tailrace.spark.failures import explained
+from tailrace.spark.pipeline.trace import key_types_of
 from tailrace.spark.sources import open_source
-from tailrace.spark.step import state_place
-from tailrace.spark.trace import key_types_of
 from tailrace.state.lock import sole_user
 from tailrace.state.partitions import partitions_of
+from tailrace.state.place import state_place
 from tailrace.state.respread import respread
 
 if TYPE_CHECKING:

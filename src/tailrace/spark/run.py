@@ -23,20 +23,21 @@ from tailrace.plan import Backend, Plan, first_plan
 from tailrace.policy.batching import first_interval_ms
 from tailrace.policy.scaling.choice import scaler_of
 from tailrace.report.data import Report, report_of
-from tailrace.spark.backend import Job
-from tailrace.spark.checkpoint import Checkpoint, compare
-from tailrace.spark.executors import Executors, in_charge, warmer
-from tailrace.spark.hush import hush
-from tailrace.spark.microbatch import MicroBatch, Pool
-from tailrace.spark.realtime import RealTime, check, why_not
-from tailrace.spark.selftest import require_milliseconds
+from tailrace.spark.backends.base import Job
+from tailrace.spark.backends.microbatch import MicroBatch, Pool
+from tailrace.spark.backends.realtime import RealTime, check, why_not
+from tailrace.spark.backends.slots import MICROBATCH, SlotShare
+from tailrace.spark.backends.switch import AUTO, Switch
+from tailrace.spark.checkpoints.checkpoint import Checkpoint
+from tailrace.spark.cluster.executors import Executors, in_charge, warmer
+from tailrace.spark.health.selftest import require_milliseconds
+from tailrace.spark.health.usage import UsageMeter
+from tailrace.spark.jvm.hush import hush
+from tailrace.spark.pipeline.trace import functions_of, layouts_of, trace
 from tailrace.spark.settings import findings
 from tailrace.spark.sinks.base import OnceSink
-from tailrace.spark.slots import MICROBATCH, Share
+from tailrace.spark.sinks.once import compare
 from tailrace.spark.sources import most_records, open_source
-from tailrace.spark.switch import AUTO, Switch
-from tailrace.spark.trace import functions_of, layouts_of, trace
-from tailrace.spark.usage import Meter
 from tailrace.state.lock import sole_user
 from tailrace.state.partitions import partitions_of
 from tailrace.units import duration_ms
@@ -89,9 +90,9 @@ class Run:
                 self._held.enter_context(in_charge(spark, flow.name))
             self._executors = Executors(spark) if flow.executors else None
             self._limits = _limits(flow.executors, self._executors)
-            self._meter = Meter(self._slots(spark))
+            self._meter = UsageMeter(self._slots(spark))
             self._held.callback(self._meter.close)
-            self._share = Share(spark.sparkContext, flow.name)
+            self._share = SlotShare(spark.sparkContext, flow.name)
             self._held.callback(self._share.release)
             self._directory = flow.checkpoint or self._temporary_directory()
             opened = self._open(spark)
@@ -136,12 +137,18 @@ class Run:
         return max(self._limits.least, len(self._executors.ready())) * self._executors.cores
 
     def _first(self, switching: Switching | None) -> Backend:
-        return switching.chosen if switching else Backend(self.flow.backend)
+        return switching.decision.plan.backend if switching else Backend(self.flow.backend)
 
     def _switching(self) -> Switching:
         obstacles = tuple(why_not(self._job, self._graph, self.flow.constraints))
         job = self._job
-        return Switching(self.flow.constraints, lambda: job.room, obstacles, self.flow.recovery_ms)
+        return Switching(
+            self._graph,
+            self.flow.constraints,
+            lambda: job.room,
+            obstacles,
+            self.flow.recovery_ms,
+        )
 
     def _controller(self, switching: Switching | None) -> Controller:
         flow = self.flow

@@ -231,7 +231,7 @@ def damaged(path: Path, why: str) -> FlowFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class WriteClaim:
     """Which attempt is to write ``version``, and which file it builds on."""
 
     version: int
@@ -239,7 +239,7 @@ class Claim:
     parent: str
 
 
-def write_claim(directory: Path, claim: Claim, *, flush: bool) -> None:
+def write_claim(directory: Path, claim: WriteClaim, *, flush: bool) -> None:
     """Replace the previous claim; flushed if it has to decide between several files."""
     text = f"{claim.version} {claim.nonce} {claim.parent}"
     temporary = directory / f"{claim.version}-{claim.nonce}.claim.tmp"
@@ -247,7 +247,7 @@ def write_claim(directory: Path, claim: Claim, *, flush: bool) -> None:
         file.write(f"{text} {zlib.crc32(text.encode()):08x}\n".encode())
 
 
-def read_claim(directory: Path) -> Claim | None:
+def read_claim(directory: Path) -> WriteClaim | None:
     """The last claim; None if there is none or it is damaged, for example by a power failure."""
     try:
         text = (directory / "claim").read_bytes().decode("ascii", "replace")
@@ -256,4 +256,4 @@ def read_claim(directory: Path) -> Claim | None:
     found = _CLAIM.fullmatch(text)
     if not found or zlib.crc32(text[:-10].encode()) != int(found[4], 16):
         return None
-    return Claim(int(found[1]), found[2], found[3])
+    return WriteClaim(int(found[1]), found[2], found[3])

@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Any
 from tailrace.errors import FlowFailed, StepFailed
 from tailrace.state.files import (
     NO_FILE,
-    Claim,
     Link,
     Name,
+    WriteClaim,
     damaged,
     names_in,
     read_claim,
@@ -120,11 +120,11 @@ class Store:
                 self._load(version, head)
             self.attempt = os.urandom(8).hex()
             contested = any(name.version == version + 1 for name in names)
-            mine = Claim(version + 1, self.attempt, head)
+            mine = WriteClaim(version + 1, self.attempt, head)
             write_claim(self.directory, mine, flush=contested)
             self._clean(version, claim, names)
 
-    def _head_of(self, version: int, claim: Claim | None, names: list[Name]) -> str:
+    def _head_of(self, version: int, claim: WriteClaim | None, names: list[Name]) -> str:
         """The nonce of the valid file of a version."""
         if version < 0:
             return NO_FILE
@@ -144,7 +144,7 @@ class Store:
             )
         return found.pop()
 
-    def _ancestor(self, version: int, claim: Claim) -> str:
+    def _ancestor(self, version: int, claim: WriteClaim) -> str:
         """The file of a version that the claim for a later version builds on."""
         nonce = claim.parent
         for later in range(claim.version - 1, version, -1):
@@ -220,7 +220,7 @@ class Store:
                 found.insert(0, link)
         return found
 
-    def _clean(self, version: int, before: Claim | None, names: list[Name]) -> None:
+    def _clean(self, version: int, before: WriteClaim | None, names: list[Name]) -> None:
         """Remove files needed neither for the open version nor for the one before.
 
         Spark has committed the open version; the one before is kept in case a power failure lost

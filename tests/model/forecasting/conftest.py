@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tailrace.model.forecasting import forecast as forecasting
+from tailrace.model.forecasting.backtests import try_methods
 from tailrace.model.forecasting.forecast import (
+    NEWEST,
     Series,
 )
+from tailrace.model.forecasting.seasons import season_of
+from tailrace.model.forecasting.smoothing import Method
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
+
+    from tailrace.model.forecasting.backtests import Backtest
 
     Floats = NDArray[np.float64]
 
@@ -26,6 +33,22 @@ WAVE = (30.0, 80.0, 120.0, 60.0)
 
 def series(rates: Iterable[float], step_ms: float = HOUR_MS, start_us: int = 0) -> Series:
     return Series(tuple(float(rate) for rate in rates), step_ms, start_us)
+
+
+def backtest(
+    series: Series,
+    horizon: int,
+    *,
+    methods: Sequence[Method] = tuple(Method),
+    season: int | None = None,
+) -> Backtest:
+    """How a forecast picks its method, without the forecast."""
+    return try_methods(forecasting._past(series, horizon, season), tuple(methods))[0]
+
+
+def find_season(series: Series) -> int | None:
+    """The season that a forecast goes by where none is given."""
+    return season_of(forecasting._newest(series, NEWEST))
 
 
 def textbook(

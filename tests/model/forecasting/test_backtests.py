@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tailrace.model.forecasting.forecast import backtest
 from tailrace.model.forecasting.smoothing import Method
-from tests.model.forecasting.conftest import WAVE, series, steady, textbook
+from tests.model.forecasting.conftest import WAVE, backtest, series, steady, textbook
 
 # --- closed forms -----------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tailrace.model.forecasting.forecast import backtest, forecast
+from tailrace.model.forecasting.forecast import forecast
 from tailrace.model.forecasting.smoothing import Method
-from tests.model.forecasting.conftest import WAVE, bursty, series, steady, textbook
+from tests.model.forecasting.conftest import WAVE, backtest, bursty, series, steady, textbook
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
-from tailrace.model.forecasting.forecast import MOST_AHEAD, NEWEST, Forecast, backtest, forecast
+from tailrace.model.forecasting.forecast import MOST_AHEAD, NEWEST, Forecast, forecast
 from tailrace.model.forecasting.smoothing import Method
-from tests.model.forecasting.conftest import HOUR_MS, WAVE, bursty, series
+from tests.model.forecasting.conftest import HOUR_MS, WAVE, backtest, bursty, series
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.model.forecasting.forecast import find_season
-from tests.model.forecasting.conftest import series
+from tests.model.forecasting.conftest import find_season, series
 
 
 @settings(max_examples=40, deadline=None)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.model.forecasting.forecast import forecast
-from tailrace.model.forecasting.smoothing import Method, State, smooth
+from tailrace.model.forecasting.smoothing import Method, Smoothed, smooth
 from tests.model.forecasting.conftest import series, textbook
 
 weights = st.floats(0, 1)
@@ -30,7 +30,7 @@ def test_the_recursion_is_that_of_the_textbook_for_every_candidate(
     divide: bool,
 ) -> None:
     count = len(candidates)
-    start = State(
+    start = Smoothed(
         np.full(count, 100.0), np.full(count, 0.5), np.tile(np.array(season)[:, None], count)
     )
     found = smooth(np.array(rates), np.array(candidates).T, start, divide=divide)

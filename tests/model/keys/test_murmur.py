@@ -1,6 +1,7 @@
 """Spark's hash: golden values of Spark 4.3, one key against many, and what is refused.
 
-``tests/spark/test_routing_hash.py`` compares thousands of values of each type with Spark itself.
+``tests/spark/pipeline/test_routing_hash.py`` compares thousands of values of each type with Spark
+itself.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from tailrace.model.keys.murmur import partition_of
 from tailrace.model.keys.pseudonyms import SLOTS, places, pseudonym
 from tailrace.model.predict import predict
 from tailrace.plan import Plan
-from tailrace.profile.profile import BatchCosts, Profile, StepProfile
+from tailrace.profile.costs import BatchCosts
+from tailrace.profile.profile import Profile, StepProfile
 
 SECRET = b"a secret of one run"
 KEYS = [f"customer-{number}@example.org" for number in range(400)]

@@ -12,8 +12,9 @@ from tailrace.errors import InputError
 from tailrace.model.capacity import capacity
 from tailrace.model.predict import Predictor
 from tailrace.plan import Backend, Plan
-from tailrace.profile.profile import BatchCosts, HandOverCosts, Latency, Profile, StepProfile
-from tailrace.spark.validation.cross_validation import Case, Overload, Runs, judged
+from tailrace.profile.costs import BatchCosts, HandOverCosts
+from tailrace.profile.profile import Latency, Profile, StepProfile
+from tailrace.spark.validation.cross_validation import Case, Overloaded, Runs, judged
 from tailrace.spark.validation.validate import SHAPES, UTILISATIONS, again, table
 
 BATCH, HAND_OVER = BatchCosts(40.0, 0.01), HandOverCosts(0.2, 0.002)
@@ -94,7 +95,7 @@ def test_the_worst_saturation_counts() -> None:
     profile = runs().cases[0].profile
     limit = capacity(profile).saturation_per_s
     slow = replace(profile, steps=tuple(replace(s, service_ms=9.0) for s in profile.steps))
-    overloads = (Overload("one", profile, limit), Overload("one", slow, limit / 0.9))
+    overloads = (Overloaded("one", profile, limit), Overloaded("one", slow, limit / 0.9))
     result = judged(replace(runs(), overloads=overloads))["saturation"]
     assert result["max_abs_error"] == pytest.approx(0.1)  # most profiles say so
     assert result["of_every_profile"]["max_abs_error"] > 0.9  # one does not
@@ -107,7 +108,7 @@ def test_every_backend_has_a_shape_for_every_utilisation() -> None:
 
 def test_runs_are_judged_again_from_a_file() -> None:
     made = runs(longer=1.25)
-    overload = Overload("one", made.cases[0].profile, 500.0)
+    overload = Overloaded("one", made.cases[0].profile, 500.0)
     data = {"runs": replace(made, overloads=(overload,)).as_json(), "machine": {}}
     result = again(json.loads(json.dumps(data)))
     assert result["made"] == judged(made)["made"]
@@ -117,7 +118,7 @@ def test_runs_are_judged_again_from_a_file() -> None:
 def test_some_topologies_may_be_run_anew() -> None:
     made = runs()
     other = [replace(case, topology="two") for case in made.cases]
-    overload = Overload("two", made.cases[0].profile, 500.0)
+    overload = Overloaded("two", made.cases[0].profile, 500.0)
     both = replace(made, cases=(*made.cases, *other), overloads=(overload,))
     better = replace(other[0], utilisation=0.4)
     found = both.replaced({"two"}, [better], [replace(overload, measured_per_s=600.0)])

@@ -83,11 +83,6 @@ class Alarm:
     """From now to the end of the forecast."""
     sentence: str
 
-    @property
-    def raised(self) -> bool:
-        """Whether the forecast's mean, not only the upper edge of its band, exceeds a limit."""
-        return self.first.expected_us is not None
-
 
 @dataclass(frozen=True, slots=True)
 class Advice:

@@ -24,11 +24,9 @@ from tailrace.outside import MOST_RATE_PER_S
 from tailrace.units import show_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
-    from tailrace.model.forecasting.backtests import Backtest, MethodScore
+    from tailrace.model.forecasting.backtests import MethodScore
 
     Floats = NDArray[np.float64]
 
@@ -172,7 +170,7 @@ def forecast(
     Args:
         series: The measured rates.
         horizon: How many steps ahead.
-        method: The method; None for the one that :func:`backtest` picks.
+        method: The method; None for the one that a backtest picks.
         season: How many steps a season has; None to look for one.
 
     Raises:
@@ -199,31 +197,6 @@ def forecast(
         tuple(bands.shape.tolist()),
         bands.paths[:, late:],
     )
-
-
-def backtest(
-    series: Series,
-    horizon: int,
-    *,
-    methods: Sequence[Method] = tuple(Method),
-    season: int | None = None,
-) -> Backtest:
-    """Try each method from many origins in the later half of a series, and pick one.
-
-    Parameters are fitted to the earlier half (or two seasons), so methods are tried only on rates
-    that they have not seen. Of the methods within 1 % of the smallest mean absolute error, over all
-    horizons, the simplest wins. With fewer than 25 non-overlapping backtests the margin is 25 %
-    divided by their number, because chance can move the mean of a few by that much.
-
-    Raises:
-        InputError: If the horizon is empty or the series too short for every method.
-    """
-    return try_methods(_past(series, horizon, season), tuple(methods))[0]
-
-
-def find_season(series: Series) -> int | None:
-    """The season of a series, in steps, by its autocorrelation; None if there is none."""
-    return season_of(_newest(series, NEWEST))
 
 
 def _past(series: Series, horizon: int, season: int | None) -> Past:

@@ -75,7 +75,7 @@ _FIXED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class Smoothed:
     """Where the recursion starts, a column for each of several candidates.
 
     ``season`` has a row for each step of a season.
@@ -87,7 +87,7 @@ class State:
 
 
 def smooth(
-    rates: Floats, weights: Floats, start: State, *, divide: bool = False
+    rates: Floats, weights: Floats, start: Smoothed, *, divide: bool = False
 ) -> Iterator[tuple[Floats, Floats, Floats, Floats]]:
     """Run the recursion of this module for many candidates at once, step by step.
 
@@ -119,7 +119,7 @@ def smooth(
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SmoothedRun:
     """The states after every step, a column for each method; the season also before the first."""
 
     weights: Floats
@@ -130,7 +130,9 @@ class Run:
     divide: bool
 
 
-def run_methods(rates: Floats, training: int, fitted: Mapping[Method, Weights], period: int) -> Run:
+def run_methods(
+    rates: Floats, training: int, fitted: Mapping[Method, Weights], period: int
+) -> SmoothedRun:
     """Run methods over all rates, starting from states estimated on the training part."""
     methods = list(fitted)
     table = np.array(list(fitted.values())).T
@@ -144,10 +146,10 @@ def run_methods(rates: Floats, training: int, fitted: Mapping[Method, Weights], 
         states = smooth(rates, table, start, divide=divide)
         for step, (_, level, trend, slot) in enumerate(states):
             levels[step], trends[step], seasons[period + step] = level, trend, slot
-    return Run(table, levels, trends, seasons, period, divide)
+    return SmoothedRun(table, levels, trends, seasons, period, divide)
 
 
-def look_ahead(run: Run, column: int, origins: Steps, horizon: int) -> Floats:
+def look_ahead(run: SmoothedRun, column: int, origins: Steps, horizon: int) -> Floats:
     """Forecasts from each origin (rows) for each horizon (columns), never below zero."""
     damped = np.cumsum(run.weights[3, column] ** np.arange(1, horizon + 1))
     ahead = np.arange(1, horizon + 1)
@@ -201,7 +203,7 @@ def fit_weights(rates: Floats, methods: Sequence[Method], period: int) -> dict[M
     return {method: fitted[method] for method in methods}
 
 
-def _squares(rates: Floats, weights: Floats, start: State, *, divide: bool) -> Floats:
+def _squares(rates: Floats, weights: Floats, start: Smoothed, *, divide: bool) -> Floats:
     total = np.zeros(weights.shape[1])
     with np.errstate(all="ignore"):
         states = smooth(rates, weights, start, divide=divide)
@@ -232,9 +234,9 @@ def _around(weights: Weights, finer: float) -> Floats:
     return np.array(table).T
 
 
-def _together(starts: Sequence[State], counts: Sequence[int]) -> State:
+def _together(starts: Sequence[Smoothed], counts: Sequence[int]) -> Smoothed:
     """The columns of several states in one, each repeated for its number of candidates."""
-    return State(
+    return Smoothed(
         np.concatenate([np.repeat(s.level, n) for s, n in zip(starts, counts, strict=True)]),
         np.concatenate([np.repeat(s.trend, n) for s, n in zip(starts, counts, strict=True)]),
         np.hstack([np.repeat(s.season, n, axis=1) for s, n in zip(starts, counts, strict=True)]),
@@ -244,7 +246,7 @@ def _together(starts: Sequence[State], counts: Sequence[int]) -> State:
 # --- where it starts --------------------------------------------------------------------------
 
 
-def _start(rates: Floats, method: Method, period: int) -> State:
+def _start(rates: Floats, method: Method, period: int) -> Smoothed:
     """The state before the first rate, from the first ten rates or up to four seasons."""
     if method.seasonal:
         level, trend, season = _first_seasons(rates, method, period)
@@ -255,7 +257,7 @@ def _start(rates: Floats, method: Method, period: int) -> State:
         if method in {Method.HOLT, Method.DAMPED_HOLT}:
             level, trend = straight_line(steps, first)
         season = np.zeros(period)
-    return State(np.array([level - trend]), np.array([trend]), season[:, None])
+    return Smoothed(np.array([level - trend]), np.array([trend]), season[:, None])
 
 
 def _first_seasons(rates: Floats, method: Method, period: int) -> tuple[float, float, Floats]:

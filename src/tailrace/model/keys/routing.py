@@ -5,7 +5,6 @@ made of the tasks that were counted (section 4.5). Spark's hash is known
 (``tailrace.model.keys.murmur``), so a histogram of keys is enough for any number of partitions: the
 frequent keys are placed one by one, and all others are spread evenly in expectation, with a known
 deviation. From there rates follow the graph, step by step and partition by partition (section 4.8).
-The original method, from counted transfers, is in ``tailrace.model.keys.transfers``.
 """
 
 from __future__ import annotations
@@ -13,20 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import connected_components
-from scipy.special import pdtr
 
 from tailrace.errors import InputError
 from tailrace.goals import SOURCE
 from tailrace.model.keys import pseudonyms
 from tailrace.model.keys.keytypes import REDACTED, read_key
 from tailrace.model.keys.murmur import partition_of
-from tailrace.model.keys.transfers import task_routing
 from tailrace.outside import MOST_TASKS
 
 if TYPE_CHECKING:
@@ -38,10 +33,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Pair = tuple[str, str]
 """The two ends of a stream."""
-
-_GRID = 1_024
-_REACH = 12.0
-"""This many standard deviations from the mean, a Poisson distribution is negligible."""
 
 
 # --- keys to partitions -------------------------------------------------------------------------
@@ -124,24 +115,10 @@ class Shares:
         """The standard deviation of the share of a partition: ``w*sqrt(D*(1/n)*(1 - 1/n))``."""
         return self.weight * math.sqrt(self.rare * (1 - 1 / self.partitions) / self.partitions)
 
-    @cached_property
-    def expected_max(self) -> float:
-        """The mean of the largest share, which is more than the largest mean."""
-        fixed = self.expected - self.rare * self.weight / self.partitions
-        return expected_maximum(fixed, self.rare, self.weight)
-
     @property
     def busiest(self) -> int:
         """The partition with the largest share; the first of several."""
         return int(np.argmax(self.expected))
-
-    @property
-    def imbalance(self) -> float:
-        """The largest share over an equal one: from 1 (even) to the number of partitions (worst).
-
-        A stage of a batch takes this many times as long as with equal shares.
-        """
-        return self.expected_max * self.partitions
 
     @property
     def dominance(self) -> float:
@@ -201,71 +178,7 @@ def round_robin(partitions: int) -> Shares:
     return Shares(np.full(partitions, 1 / partitions))
 
 
-def expected_maximum(fixed: Floats, keys: float, weight: float) -> float:
-    """The mean of the largest load after ``keys`` of ``weight`` each fall on fixed loads at random.
-
-    The numbers of keys per partition are multinomial: they sum to ``keys``, so a high one makes the
-    others low. They are approximated by independent Poisson numbers with the same means. Their
-    maximum has the same mean in the normal limit, where multinomial numbers are independent ones
-    minus their common average, which has mean 0 and shifts all loads equally. So the mean is
-    ``integral(1 - prod(F((x - fixed)/weight)))``. This is within 5 % of simulation from one key up,
-    and within 1 % from eight up.
-    """
-    if keys <= 0 or weight <= 0:
-        return float(fixed.max())
-    mean = keys / len(fixed)
-    loads, times = np.unique(fixed, return_counts=True)
-    top = float(loads[-1])
-    reach = _REACH * math.sqrt(mean)
-    low = max(0, math.floor(mean - reach))
-    span = math.ceil(mean + reach + 3 * _REACH) - low
-    # A step is a fraction of a key's weight or an odd multiple of it, so that its middle is a sum
-    # of keys on the busiest partition, where the midpoint rule is then exact.
-    step = weight / (_GRID // span) if span <= _GRID else weight * (math.ceil(span / _GRID) | 1)
-    start = top + low * weight
-    points = start + (np.arange(math.ceil(span * weight / step)) + 0.5) * step
-    # Partitions that cannot come near the top are left out.
-    near = loads + (mean + reach + 3 * _REACH) * weight >= start
-    numbers = np.floor((points[:, None] - loads[near]) / weight)
-    below = np.prod(pdtr(numbers, mean) ** times[near], axis=1)
-    found = start + step * float(np.sum(1 - below))
-    least = float(loads[0]) + weight * math.ceil(keys / len(fixed))
-    return min(max(found, top + mean * weight, least), top + keys * weight)
-
-
-def hop(
-    joint: Mapping[tuple[Any, Any], float],
-    kinds: tuple[Kind, Kind],
-    partitions: tuple[int, int],
-) -> Floats:
-    """Where the records of each partition go when one keyed step follows another.
-
-    ``joint`` counts a sample of records by their key at the first step and at the second. Row i of
-    the result holds the shares of the second step's partitions in what leaves partition i of the
-    first. Since keys are known, this replaces the counted transfers of Cooper 2020, eq. 4.4 to 4.6,
-    for any two numbers of partitions.
-    """
-    if not joint:
-        raise InputError(
-            "A sample of pairs of keys without records does not show where they go: count some."
-        )
-    origins = partition_of([pair[0] for pair in joint], partitions[0], kinds[0])
-    targets = partition_of([pair[1] for pair in joint], partitions[1], kinds[1])
-    transfers = np.zeros(partitions)
-    np.add.at(transfers, (origins, targets), np.array(list(joint.values()), np.float64))
-    return task_routing(transfers)
-
-
 # --- rates through the graph --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Overload:
-    """A partition that gets more than it can serve."""
-
-    step: str
-    partition: int
-    utilisation: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,17 +201,6 @@ class Arrivals:
         """The rate of a step."""
         return float(self.per_partition(step).sum())
 
-    def overloaded(self, service_ms: Mapping[str, float]) -> tuple[Overload, ...]:
-        """The partitions where work arrives at least as fast as it can be done: lambda*b >= 1.
-
-        A plan that has any must be rejected (Cooper 2020, section 4.8).
-        """
-        found: list[Overload] = []
-        for step, mean_ms in service_ms.items():
-            busy = self.per_partition(step) * mean_ms / 1e3
-            found += [Overload(step, int(at), float(busy[at])) for at in np.flatnonzero(busy >= 1)]
-        return tuple(found)
-
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -308,7 +210,7 @@ class Workload:
     a stream to the number of its records for each record into its origin, or to one such number for
     each input of the origin (Cooper 2020, eq. 4.9); 1 if not given. ``routes`` says where the
     records of a stream go: by the histogram of its keys, by the shares of partitions, or by a
-    matrix as returned by ``hop``.
+    table of those, one row for each partition that they come from.
     """
 
     source_per_s: Sequence[float]
@@ -415,30 +317,3 @@ def _side_by_side(sent: Mapping[str, Floats]) -> dict[str, Floats]:
         placed[name] = np.pad(rates, (at, whole - at - len(rates)))
         at += len(rates)
     return placed
-
-
-def traffic(external: Sequence[float], gains: Floats) -> Floats:
-    """The rates of nodes that may feed each other in cycles: ``lambda = lambda0 + A' lambda``.
-
-    ``gains[i, j]`` is what j gets for each record into i: the ratio of i times its route to j.
-    There is one solution, and it is not negative, if the spectral radius of the gains is below 1;
-    otherwise a cycle returns at least as much as it gets, and the plan is refused. The radius is
-    that of the worst cycle, as nodes outside of cycles add nothing to it.
-    """
-    rates = np.array(external, np.float64)
-    if gains.shape != (len(rates), len(rates)) or not np.all(np.isfinite(gains) & (gains >= 0)):
-        raise InputError(
-            f"The gains of {len(rates)} nodes must be a square table of finite numbers from 0 up."
-        )
-    _, component = connected_components(gains > 0, directed=True, connection="strong")
-    for number in np.unique(component):
-        circle = np.flatnonzero(component == number)
-        radius = float(np.abs(np.linalg.eigvals(gains[np.ix_(circle, circle)])).max())
-        if radius >= 1:
-            members = ", ".join(map(str, circle))
-            raise InputError(
-                f"The nodes {members} feed each other {radius:.3g} records for every record they "
-                "get, so their rates grow without limit: lower the ratios on that cycle below 1."
-            )
-    solved = np.linalg.solve(np.eye(len(rates)) - gains.T, rates).astype(np.float64)
-    return np.maximum(0.0, solved)

@@ -83,7 +83,7 @@ class Cost(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Executors:
+class ExecutorCount:
     """Each unit counts as one, of whatever grade (De Matteis 2016, eq. 6.15, "Node")."""
 
     unit: ClassVar[str] = "executors"

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tailrace.errors import InputError
-from tailrace.model.queueing.queues import Correction
+from tailrace.model.kingman import Correction
 from tailrace.policy.decision import Alternative
 from tailrace.policy.scaling.calibration import (
     HEADROOM,
@@ -70,7 +70,7 @@ _BAND: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class ScoredPrediction:
     """What was expected of a control step, and what was measured in it.
 
     ``predicted_ms`` was made before the step, from the rate that was expected, for the size that
@@ -142,7 +142,7 @@ class Predictive:
         self._outlook = outlook or Outlook()
         self._correction = Correction()
         self._before: _Modelled | None = None
-        self._log: deque[Prediction] = deque(maxlen=_LOG)
+        self._log: deque[ScoredPrediction] = deque(maxlen=_LOG)
         self._steps = 0
 
     @property
@@ -151,7 +151,7 @@ class Predictive:
         return self._name
 
     @property
-    def predictions(self) -> tuple[Prediction, ...]:
+    def predictions(self) -> tuple[ScoredPrediction, ...]:
         """The last 100 steps, predicted and measured side by side."""
         return tuple(self._log)
 
@@ -193,7 +193,7 @@ class Predictive:
         if expected is not None and self._before is not None:
             predicted_ms = self._before.latency_ms(load.size, grade, expected)
             self._log.append(
-                Prediction(
+                ScoredPrediction(
                     load.at_us,
                     load.size,
                     self.grade,

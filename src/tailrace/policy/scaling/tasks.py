@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from tailrace.plan import chain_name
 from tailrace.policy.batching import SequenceBound
-from tailrace.policy.decision import Alternative, Decision
+from tailrace.policy.decision import Alternative, Decision, known
 from tailrace.policy.scaling.rebalance import scale_reactively
 from tailrace.policy.scaling.waits import TaskLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from tailrace.goals import Constraint
-    from tailrace.policy.decision import Loads
+    from tailrace.policy.decision import Observation
 
 POLICY = "tasks"
 
@@ -31,19 +31,19 @@ EASE = 0.2
 DWELL_INTERVALS = 3
 
 
-def decide(seen: Loads, constraints: Sequence[Constraint], other_tasks: int = 1) -> Decision:
+def decide(seen: Observation) -> Decision:
     """Give each scaled step the fewest tasks that keep all bounds together.
 
     More at once; fewer only after 3 whole intervals, and if they would do with a fifth more load.
-    Slots are held by every task, also by ``other_tasks``, which read the source or lie behind
-    Spark's own exchanges: what they do not allow is said, and not asked for.
+    Every task holds a slot, also those that are no step's: what the slots do not allow is said, and
+    not asked for.
     """
     scaled = {
         chain_name(chain): chain
         for chain in seen.plan.chains
         if chain[0] in seen.plan.partitions and all(name in seen.steps for name in chain)
     }
-    bounds = [bound for goal in constraints if (bound := _bound(seen, goal, scaled)).elements]
+    bounds = [bound for goal in seen.constraints if (bound := _bound(seen, goal, scaled)).elements]
     if not bounds:
         return Decision(POLICY, seen.plan, "No bound covers a step with tasks of its own.")
     now = {name: seen.plan.partitions[chain[0]] for name, chain in scaled.items()}
@@ -57,7 +57,7 @@ def decide(seen: Loads, constraints: Sequence[Constraint], other_tasks: int = 1)
         for name in now
     }
     partitions = dict(seen.plan.partitions) | {scaled[n][0]: wanted[n] for n in wanted}
-    held = other_tasks + sum(partitions.values())
+    held = known(seen.realtime).other_tasks + sum(partitions.values())
     shown = ", ".join(f"{tasks} for {name}" for name, tasks in wanted.items())
     if held > seen.slots and wanted != now:
         lacking = f"They hold {held} slots and there are {seen.slots}."
@@ -68,7 +68,9 @@ def decide(seen: Loads, constraints: Sequence[Constraint], other_tasks: int = 1)
     return Decision(POLICY, plan, f"Tasks: {shown}. {needed.reason}")
 
 
-def _bound(seen: Loads, goal: Constraint, scaled: Mapping[str, tuple[str, ...]]) -> SequenceBound:
+def _bound(
+    seen: Observation, goal: Constraint, scaled: Mapping[str, tuple[str, ...]]
+) -> SequenceBound:
     """A constraint as the scaled chains on its path, and what the other steps leave to them.
 
     Waits in a queue have an exponential tail, so that a quantile q is ``-ln(1 - q)`` times the
@@ -83,12 +85,14 @@ def _bound(seen: Loads, goal: Constraint, scaled: Mapping[str, tuple[str, ...]])
     return SequenceBound(on_path, goal.bound_ms / tail - rest_ms)
 
 
-def _loads(seen: Loads, scaled: Mapping[str, tuple[str, ...]], factor: float) -> list[TaskLoad]:
+def _loads(
+    seen: Observation, scaled: Mapping[str, tuple[str, ...]], factor: float
+) -> list[TaskLoad]:
     """The chains as queues, at that many times the load."""
     return [_load(seen, name, chain, factor) for name, chain in scaled.items()]
 
 
-def _load(seen: Loads, name: str, chain: tuple[str, ...], factor: float) -> TaskLoad:
+def _load(seen: Observation, name: str, chain: tuple[str, ...], factor: float) -> TaskLoad:
     step, tasks = seen.graph.step(chain[0]), seen.plan.partitions[chain[0]]
     service_ms = math.fsum(seen.steps[part].service_ms for part in chain)
     busy = math.fsum(seen.steps[part].utilisation for part in chain) * factor

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from tailrace.spark.batchlog import BatchLog
+    from tailrace.spark.checkpoints.batch_log import BatchLog
 
 Publish = Callable[[], None]
 
@@ -52,6 +52,20 @@ class OnceSink(Sink, Protocol):
 
     def release(self) -> None:
         """Let another flow have the place; called when the run is over, however it ended."""
+
+
+def computes_all(sink: Sink) -> bool:
+    """Whether writing computes every record of a batch, as it does unless a sink says otherwise.
+
+    A sink whose ``computes_all`` is False has each batch computed for it where state depends on it.
+    """
+    return bool(getattr(sink, "computes_all", True))
+
+
+def ended(sink: Sink, frame: DataFrame) -> DataFrame:
+    """The output of a flow, with what the sink adds to its plan if it has a method ``end``."""
+    end: Callable[[DataFrame], DataFrame] | None = getattr(sink, "end", None)
+    return frame if end is None else end(frame)
 
 
 def nothing() -> None:

@@ -15,12 +15,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
-from tailrace.spark.batchlog import Range
+from tailrace.spark.checkpoints.batch_log import Range
+from tailrace.spark.sinks.base import OnceSink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from tailrace.spark.batchlog import BatchLog
+    from tailrace.spark.checkpoints.batch_log import BatchLog
+    from tailrace.spark.sinks.base import Sink
 
 FORMAT = 1
 
@@ -140,3 +142,22 @@ def _set_aside(batches: list[int]) -> str:
     first, last = batches[0], batches[-1]
     which = f"batch {first}" if first == last else f"batches {first} to {last}"
     return f"{which}, unknown to the checkpoint, set aside; their records are computed again."
+
+
+def compare(
+    sinks: Mapping[str, Sink],
+    dead_letters: Sink | None,
+    log: BatchLog,
+    *,
+    after_restore: bool,
+) -> tuple[str, ...]:
+    """Compare what sinks have published with the log; what a report should say of it."""
+    if after_restore:
+        log.forget_commits()
+    log.check()
+    found: list[str] = []
+    for sink in (*sinks.values(), dead_letters):
+        if isinstance(sink, OnceSink):
+            complete = sink is not dead_letters
+            found += sink.follow(log, complete=complete, after_restore=after_restore)
+    return tuple(found)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tailrace.errors import InputError
-from tailrace.spark.sending import require_sendable
+from tailrace.spark.pipeline.sending import require_sendable
+from tailrace.spark.pipeline.step import last_step
 from tailrace.spark.sinks.base import compute, nothing
 from tailrace.spark.sinks.once import Label, Once
-from tailrace.spark.step import last_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -63,10 +63,9 @@ class Each:
         """The function has had every record that comes here: it was compiled as the last step."""
         return frame.writeStream.format("noop")
 
-    @property
-    def last(self) -> Callable[[DataFrame], DataFrame]:
-        """The step that the sink is, to be compiled with the others."""
-        return last_step(self._function)
+    def end(self, frame: DataFrame) -> DataFrame:
+        """Add the step that the sink is, to be compiled with the others."""
+        return last_step(self._function)(frame)
 
 
 class Memory(Once):
@@ -158,6 +157,8 @@ class Call:
 
     The function sees a batch again after a crash, under the same id.
     """
+
+    computes_all = False  # what a user's function computes is its own business
 
     def __init__(self, function: Callable[[DataFrame, int], object]) -> None:
         """``function`` does with a batch whatever it likes."""

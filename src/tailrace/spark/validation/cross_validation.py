@@ -46,7 +46,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Overload:
+class Overloaded:
     """A plan that got more than it can take: ``measured_per_s`` got through.
 
     ``profile`` is what a run with little load had left before, with the plan that was to run.
@@ -79,11 +79,11 @@ class Runs:
 
     cases: tuple[Case, ...]
     engine: Mapping[Backend, Profile]
-    overloads: tuple[Overload, ...]
+    overloads: tuple[Overloaded, ...]
     misplaced_keys: int
 
     def replaced(
-        self, names: Collection[str], cases: Iterable[Case], overloads: Iterable[Overload]
+        self, names: Collection[str], cases: Iterable[Case], overloads: Iterable[Overloaded]
     ) -> Runs:
         """The same, with other runs of some topologies."""
         others = (case for case in self.cases if case.topology not in names)
@@ -132,7 +132,7 @@ class Runs:
                 for backend, found in data["engine"].items()
             },
             tuple(
-                Overload(
+                Overloaded(
                     found["topology"],
                     from_json(found["profile"], f"the overload of '{found['topology']}'"),
                     found["measured_per_s"],

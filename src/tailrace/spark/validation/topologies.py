@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 from pyspark.sql import functions as sf
 
 from tailrace.load.keys import Frequencies
-from tailrace.spark.running import example, find_flow
-from tailrace.spark.step import flat_step, keyed_step, step
+from tailrace.spark.from_file import example, find_flow
+from tailrace.spark.pipeline.step import flat_step, keyed_step, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

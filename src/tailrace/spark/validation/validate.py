@@ -32,9 +32,9 @@ from tailrace.plan import Backend, Plan, chain_name
 from tailrace.report.machine import described
 from tailrace.spark import sinks
 from tailrace.spark.flow import Flow
-from tailrace.spark.settings import session
+from tailrace.spark.session import session
 from tailrace.spark.sources import replay
-from tailrace.spark.validation.cross_validation import Case, Overload, Runs, judged
+from tailrace.spark.validation.cross_validation import Case, Overloaded, Runs, judged
 from tailrace.spark.validation.retry_if_noisy import Quiet
 from tailrace.spark.validation.topologies import KEYS, TOPOLOGIES, TRIVIAL, Topology
 
@@ -93,9 +93,9 @@ def measure(*, quick: bool) -> dict[str, Any]:
 
 def _run_topologies(
     run: _Runner, topologies: Iterable[Topology], *, quick: bool
-) -> tuple[list[Case], list[Overload]]:
+) -> tuple[list[Case], list[Overloaded]]:
     cases: list[Case] = []
-    overloads: list[Overload] = []
+    overloads: list[Overloaded] = []
     for topology in topologies:
         for backend in Backend:
             found, overload = _run_all(run, topology, backend, quick=quick)
@@ -119,7 +119,7 @@ def again(result: dict[str, Any], anew: Collection[str] = ()) -> dict[str, Any]:
     return _result(runs, machine)
 
 
-def _run_anew(names: Collection[str]) -> tuple[list[Case], list[Overload], Quiet]:
+def _run_anew(names: Collection[str]) -> tuple[list[Case], list[Overloaded], Quiet]:
     """All runs of some topologies, after runs that only warm up."""
     spark = session("validate", master=f"local[{SLOTS}]")
     try:
@@ -148,7 +148,7 @@ def _engine(run: _Runner) -> dict[Backend, Profile]:
 
 def _run_all(
     run: _Runner, topology: Topology, backend: Backend, *, quick: bool
-) -> tuple[list[Case], Overload]:
+) -> tuple[list[Case], Overloaded]:
     """The configurations of a topology in a backend: one to learn from, then by utilisation."""
     shapes = SHAPES[backend][: 2 if quick else None]
     stages = max(1, len(topology.own)) if backend is Backend.MICROBATCH else 1
@@ -289,12 +289,12 @@ def _into(name: str, intervals: list[dict[str, Any]]) -> int:
     return sum(i["steps"][name]["records_in"] for i in intervals if name in i["steps"])
 
 
-def _overloaded(run: _Runner, topology: Topology, shape: Shape, first: Profile) -> Overload:
+def _overloaded(run: _Runner, topology: Topology, shape: Shape, first: Profile) -> Overloaded:
     """Give a plan more than the first profile says that it can take."""
     known = replace(first, plan=completed(shape.plan(topology), first))
     rate = OVERLOAD * capacity(known).saturation_per_s
     through_per_s = _through_per_s(run(topology, shape, rate), known)
-    return Overload(topology.name, known, through_per_s)
+    return Overloaded(topology.name, known, through_per_s)
 
 
 def _misplaced(spark: SparkSession) -> int:

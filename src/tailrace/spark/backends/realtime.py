@@ -1,0 +1,401 @@
+"""The real-time backend: long tasks through which records flow one by one.
+
+One streaming query per flow, with ``trigger(realTime=...)``. Chains get their records through our
+own hand-over (``jvm/src/tailrace/handover/HandOver.java``); steps with partitions of their own sit
+behind a pipelined shuffle. Tasks say what they measure as they run (``worker/telemetry.py``), and
+the lifetimes of open batches change as they run. Where a plan needs another query, the batch at
+hand is ended before its time, so that nothing is repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from tailrace.control.actions import SetExecutors, SetLifetimes, SetPartitions
+from tailrace.control.events import TasksReported, Tick
+from tailrace.errors import InputError
+from tailrace.goals import is_sink
+from tailrace.plan import chain_name
+from tailrace.policy.realtime import SHORTEST_BATCH_MS
+from tailrace.profile.stall import Stall
+from tailrace.spark.backends.arrivals import arrived_us
+from tailrace.spark.backends.base import Job, SparkBackend, now_us
+from tailrace.spark.backends.dead_letters import DeadLetters
+from tailrace.spark.backends.slots import SLOTS_S
+from tailrace.spark.backends.telemetry import seen
+from tailrace.spark.checkpoints.batch_log import BatchLog
+from tailrace.spark.pipeline.compilation import Compilation, carried, lost_in, tagged
+from tailrace.spark.pipeline.trace import outputs_of
+from tailrace.spark.settings import EXTENSION, conf_of
+from tailrace.spark.sinks import StreamSink
+from tailrace.spark.sinks.base import ended
+from tailrace.spark.worker.chain import TAG
+from tailrace.spark.worker.operator import FAILURE
+from tailrace.spark.worker.telemetry import TelemetryClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from tailrace.control.actions import Change
+    from tailrace.control.events import Event
+    from tailrace.flow import Graph
+    from tailrace.goals import Constraint
+    from tailrace.plan import Plan
+    from tailrace.profile.live import ChainReport, SinkReport
+    from tailrace.spark.sinks import Sink
+
+_LOG = logging.getLogger(__name__)
+
+LONGEST_END_S = 10.0
+"""How long a batch may take to end before its time, unless told otherwise. Tasks on executors do
+not hear of it: a longer batch of theirs is then given up, and repeated by the next start."""
+
+SILENCE_S = 10.0
+FIRST_WORD_S = 30.0
+"""How long nothing may be heard of the steps before that is said; workers take a while to begin."""
+
+SILENCE = (
+    "Nothing was heard of the steps for {:.0f} s while the query ran, so that measurements are "
+    "missing: tasks send them by UDP to {}, which every executor must be able to reach."
+)
+
+LOST = re.compile(
+    r"ExecutorLostFailure|Lost executor"
+    r"|java\.io\.IOException: (?:Failed to connect to|Connection from \S+ closed)"
+    r"|\bio\.netty\.\S*Exception\b|\bClosedChannelException\b"
+)
+"""What Spark says of a batch that lost an executor; a task that was sending to it may notice first.
+Tasks of micro-batches are repeated by Spark itself; those of a real-time batch hand records to each
+other and can only be repeated together."""
+
+CROWDED = "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT"
+"""What it says of a batch that finds too few free slots: since an executor was lost, or since other
+flows of the session have them for a moment."""
+
+LOSSES = 3
+"""How often in a row a batch may lose an executor before the flow is taken to be at fault."""
+
+TICK_MS = 20.0
+"""How often a keyed step that may set timers is told that time passes while no records come."""
+
+CROWDED_PAUSE_S = 1.0
+"""How long a batch that found too few free slots waits before it is begun again."""
+
+NEEDED = {
+    "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
+    "spark.sql.streaming.realTimeMode.asyncProgressTrackingByDefault.enabled": "false",
+    "spark.sql.streaming.realTimeMode.dangerouslyAllowCheckpointV1.enabled": "true",
+}
+"""What a session is told when its first flow in real-time mode starts; nothing else heeds it.
+
+The list of allowed operators has none that runs Python. Its log is written batch by batch, since
+the state of keyed steps is kept by batch. And it may go on with the log that micro-batches wrote,
+which is dangerous only for operators of Spark's that keep state.
+"""
+
+
+class RealTime(SparkBackend):
+    """Runs a job in real-time mode."""
+
+    STOP_WITHIN_S = LONGEST_END_S
+
+    def __init__(
+        self,
+        job: Job,
+        graph: Graph,
+        plan: Plan,
+        tell: Callable[[Event], object],
+        *,
+        other_tasks: int = 1,
+    ) -> None:
+        """Prepare, start nothing yet."""
+        super().__init__(job, graph, plan, tell, other_tasks=other_tasks)
+        self.flow_id = uuid4().hex
+        self._compiled: Plan | None = None
+        self._timed = {step.name for step in graph.steps if step.timed}
+        committed = BatchLog(job.directory / "checkpoint").committed
+        self._letters = DeadLetters(job.directory / "letters", committed)
+        self._published = -1
+        self._losses: list[int] = []
+        self._crowded_s: dict[int, float] = {}
+        self._begun_s = 0.0
+        self._silent_s = 0.0
+
+    def notes(self) -> tuple[str, ...]:
+        """What a report should say of the run."""
+        found = list(super().notes())
+        if self._silent_s:
+            found.append(SILENCE.format(self._silent_s, self._telemetry.client.host))
+        if self._losses:
+            batches = ", ".join(str(batch) for batch in self._losses)
+            found.append(f"Executors were lost and their batches repeated: {batches}.")
+        if self._crowded_s:
+            batches = ", ".join(str(batch) for batch in self._crowded_s)
+            found.append(f"Batches that had to wait for free slots: {batches}.")
+        return tuple(found)
+
+    def _hear(self, said: SinkReport | ChainReport | Stall) -> None:
+        if isinstance(said, Stall):
+            self.stalls.hear(said)
+        else:
+            self._tell(TasksReported(said))
+
+    def _check(self, now_s: float) -> None:
+        """Notice that nothing is heard: tasks speak once a second, whether records come or not."""
+        if self._pacer is None or not self.graph.names:
+            return
+        heard_s = self._telemetry.heard_s
+        quiet_s = now_s - max(self._begun_s, heard_s or 0.0)
+        if quiet_s >= (FIRST_WORD_S if heard_s is None else SILENCE_S):
+            if not self._silent_s:
+                _LOG.warning("%s: nothing is heard of the steps.", self.job.name)
+            self._silent_s = max(self._silent_s, quiet_s)
+
+    def _release(self) -> None:
+        try:
+            super()._release()
+        finally:
+            handover = self.job.jvm.tailrace.handover
+            handover.Lifetime.forget(self.flow_id)
+            handover.FlushInterval.forget(self.flow_id)
+
+    # --- the life of the query -------------------------------------------------------------
+
+    def _is_mended_by_a_start(self, error: str) -> bool:
+        """A lost executor is replaced, and the batch at hand repeated on what is there then.
+
+        Slots that others have are waited for, a second at a time.
+        """
+        batch, now_s = self._at_hand(), time.monotonic()
+        if CROWDED in error:
+            crowded_s = self._crowded_s.setdefault(batch, now_s)
+            with self._wake:
+                if not self._stopping:
+                    self._wake.wait(CROWDED_PAUSE_S)
+            return now_s - crowded_s <= SLOTS_S
+        if not has_lost_executor(error) or self._losses.count(batch) >= LOSSES:
+            return False
+        self._losses.append(batch)
+        return True
+
+    def _start_query(self) -> None:
+        job, plan = self.job, self.plan
+        if job.share is not None:
+            job.share.wait_for(self._tasks_of(plan.partitions), lambda: self._stopping)
+        self._pacer = self._query = None
+        self._begun_s = time.monotonic()
+        self._compiled = plan
+        self._set_lifetimes(plan)
+        job.jvm.tailrace.pacing.BatchClock.install()
+        job.jvm.tailrace.handover.FlushInterval.set(self.flow_id, float(plan.flush_ms))
+        (name, sink), *_ = job.sinks.items()
+        for key, value in NEEDED.items():
+            job.spark.conf.set(key, value)
+        writer = sink.attach(self._output(name, sink))  # type: ignore[attr-defined]
+        writer = (
+            writer.queryName(job.name)
+            .outputMode("update")
+            .trigger(realTime=f"{max(plan.interval_ms, SHORTEST_BATCH_MS):.0f} milliseconds")
+            .option("checkpointLocation", str(job.directory / "checkpoint"))
+        )
+        with self._as_flow():
+            self._query = writer.start()
+
+    @contextmanager
+    def _as_flow(self) -> Iterator[None]:
+        """While it lasts, a query that this thread starts is this flow's to the JVM and its tasks.
+
+        Flows of one session share a JVM, and their steps may have the same names.
+        """
+        context = self.job.spark.sparkContext
+        name = self.job.jvm.tailrace.handover.FlowId.PROPERTY
+        context.setLocalProperty(name, self.flow_id)
+        try:
+            yield
+        finally:
+            context.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+    def _output(self, name: str, sink: Any) -> DataFrame:
+        """The pipeline on records that bear the time of their arrival, seen at its end."""
+        compilation = Compilation(
+            self._compiled,
+            self.graph,
+            telemetry=self._telemetry.client,
+            state_directory=self._state,
+            redaction=self.job.redaction,
+        )
+        output = compiled(self.job, compilation, sink)
+        return seen(output, self._telemetry.client, name) if self.job.measured else output.drop(TAG)
+
+    def _look(self) -> bool:
+        if self._query is not None and self._pacer is None:
+            self._pace(self._query)
+        self._publish_letters()
+        self._tell(Tick(now_us(), self.job.room))
+        plan, compiled = self.plan, self._compiled
+        return compiled is not None and (
+            (plan.chains, plan.partitions, plan.flush_ms, plan.interval_ms)
+            != (compiled.chains, compiled.partitions, compiled.flush_ms, compiled.interval_ms)
+        )
+
+    def _tasks_of(self, partitions: Mapping[str, int]) -> int:
+        """The tasks that hold slots with these partitions."""
+        return self._other_tasks + sum(partitions.values())
+
+    def can(self, action: Change) -> str | None:
+        """All but another number of executors, and more partitions than there are slots.
+
+        Those slots are claimed here: another flow may have taken them since they were counted.
+        """
+        if isinstance(action, SetExecutors):
+            return "In real-time mode a flow holds its slots, so that executors cannot come and go."
+        if isinstance(action, SetPartitions) and self.job.share is not None:
+            return self.job.share.claim(self._tasks_of(action.partitions))
+        return None
+
+    def apply(self, action: Change) -> None:
+        """Change lifetimes while records flow, and all else where the batch at hand ends."""
+        super().apply(action)
+        if isinstance(action, SetLifetimes):
+            self._set_lifetimes(self.plan)
+
+    def _publish_letters(self) -> None:
+        """Publish the dead letters of batches that have been committed since the last time."""
+        if self.job.dead_letters is None:
+            return
+        committed = BatchLog(self.job.directory / "checkpoint").committed
+        if committed > self._published:
+            self._letters.publish(self.job.spark, self.job.dead_letters, committed)
+            self._published = committed
+
+    def _pace(self, query: StreamingQuery) -> None:
+        """Take over the trigger, so that the query can be held between two batches."""
+        if query.status["isTriggerActive"]:
+            self._pacer = self._paced(query, 0.0)
+
+    def _stop_query(self) -> None:
+        query = self._query
+        if query is None:
+            return
+        while self._pacer is None and query.isActive and not self._late():
+            self._pace(query)
+            threading.Event().wait(0.01)
+        clock = self.job.jvm.tailrace.pacing.BatchClock
+        identity = str(query.id)
+        clock.end(identity)
+        try:
+            told = self._give_up_s < math.inf
+            held = self._hold(query, math.inf if told else LONGEST_END_S)
+            self._end(query, held=held)
+        finally:
+            clock.goOn(identity)
+        self._publish_letters()
+
+    def _set_lifetimes(self, plan: Plan) -> None:
+        lifetime = self.job.jvm.tailrace.handover.Lifetime
+        for chain in plan.chains:
+            name = chain_name(chain)
+            lifetime.set(self.flow_id, name, float(plan.lifetimes_ms.get(name, 0.0)))
+            if chain[0] in self._timed:
+                lifetime.setTick(self.flow_id, name, TICK_MS)
+
+
+def has_lost_executor(error: str) -> bool:
+    """Whether a batch failed because an executor went away, not by what a step said."""
+    return FAILURE not in error and bool(LOST.search(error))
+
+
+def compiled(job: Job, compilation: Compilation, sink: Sink) -> DataFrame:
+    """The output of a job, its records with the time of their arrival as far as it is known."""
+    arrived = job.arrived
+    if arrived is None:
+        raise InputError(
+            "No column says when records arrived, and in real-time mode nothing else does: "
+            "name one with Flow(..., arrived='column')."
+        )
+    source = tagged(job.frame, arrived_us(arrived))
+    with compilation.active():
+        output = next(iter(outputs_of(job.pipeline, source).values()))
+        return carried(ended(sink, output))
+
+
+def check(job: Job, graph: Graph, plan: Plan, constraints: Iterable[Constraint]) -> int:
+    """Refuse a job that real-time mode cannot run, before anything is started.
+
+    Returns:
+        The tasks that it holds slots for beside those of the plan's partitions: of the source, and
+        behind exchanges of Spark's own.
+    """
+    obstacles = why_not(job, graph, constraints)
+    if obstacles:
+        raise InputError(f"The flow cannot run in real-time mode: {obstacles[0]}")
+    needed = _slots_needed(job, graph, plan)
+    if job.share is not None:
+        job.share.wait_for(needed)
+    return needed - sum(plan.partitions.values())
+
+
+def why_not(job: Job, graph: Graph, constraints: Iterable[Constraint]) -> list[str]:
+    """What stands against running a job in real-time mode, in sentences that say what to do."""
+    found = []
+    if conf_of(job.spark, EXTENSION.key) != EXTENSION.value:
+        found.append(
+            f"the session was built without {EXTENSION.key}={EXTENSION.value}; build it with "
+            "tailrace.session(), or set that."
+        )
+    if not _reads_live(job):
+        found.append(
+            "its source cannot be read in real-time mode; use Kafka or a load to replay, or "
+            "backend='microbatch'."
+        )
+    if len(job.sinks) > 1 or graph.forks():
+        found.append(
+            "its ways part, and Spark reads a source in real-time mode for one way only; make "
+            "each output a flow of its own, or use backend='microbatch'."
+        )
+    found.extend(
+        f"the sink '{type(sink).__name__.lower()}' takes whole batches; use kafka, each or "
+        "discard, or backend='microbatch'."
+        for sink in job.sinks.values()
+        if not isinstance(sink, StreamSink)
+    )
+    ended = any(is_sink(constraint.path[-1]) for constraint in constraints)
+    output = _preview(job, graph, None) if ended and not found else None
+    if output is not None and TAG not in output.columns:
+        found.append(
+            f"there is {lost_in(output)} on the way, behind which a record's arrival is not known "
+            "any more, so that its latency could not be judged; end the path of the constraint "
+            "before that, or use backend='microbatch'."
+        )
+    return found
+
+
+def _slots_needed(job: Job, graph: Graph, plan: Plan) -> int:
+    """The tasks that run at once: those of the source, and those behind every exchange."""
+    shuffle = int(conf_of(job.spark, "spark.sql.shuffle.partitions") or 200)
+    behind = job.jvm.tailrace.plan.LivePlan.tasksBehindExchanges(
+        _preview(job, graph, plan)._jdf, shuffle
+    )
+    reading = job.source_partitions or job.jvm.tailrace.plan.LivePlan.streams(job.frame._jdf)
+    return int(reading) + int(behind)
+
+
+def _preview(job: Job, graph: Graph, plan: Plan | None) -> DataFrame:
+    """The output as it would be run, without anybody to report to."""
+    compilation = Compilation(plan, graph, telemetry=TelemetryClient("", 0, ""))
+    return compiled(job, compilation, next(iter(job.sinks.values())))
+
+
+def _reads_live(job: Job) -> bool:
+    """Whether the source implements Spark's interface for real-time reading."""
+    return bool(job.jvm.tailrace.plan.LivePlan.readsLive(job.frame._jdf))

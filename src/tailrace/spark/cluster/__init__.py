@@ -1,0 +1,1 @@
+"""Executors and clusters: how many there are, and where they come from."""

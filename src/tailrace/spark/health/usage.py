@@ -1,0 +1,85 @@
+"""What a run uses: wall time, the CPU time of all its processes here, slots, and energy."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import psutil
+
+from tailrace.report.data import Usage
+from tailrace.spark.health.energy import EnergyMeter
+
+LOOK_S = 5.0
+"""How often a meter looks: a process that ends leaves behind what it was last seen to have used."""
+
+
+class _Clock:
+    """Adds up what processes use, the ended ones included, as far as they were seen.
+
+    The system would add the time of an ended process to its parent's, but Spark's daemon of Python
+    workers does not wait for them, and where nobody waits that time is lost.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended_s = 0.0
+        self._alive: dict[psutil.Process, float] = {}
+
+    def read(self) -> float:
+        here = psutil.Process()
+        with self._lock:
+            alive = {}
+            for process in (here, *here.children(recursive=True)):
+                try:
+                    times = process.cpu_times()
+                except psutil.NoSuchProcess:
+                    continue  # ended just now: what it was last seen to have used is kept
+                alive[process] = times.user + times.system
+            self._ended_s += sum(s for process, s in self._alive.items() if process not in alive)
+            self._alive = alive
+            return self._ended_s + sum(alive.values())
+
+
+cpu_seconds = _Clock().read
+"""CPU seconds so far of this process and everything that it started, as far as it was seen."""
+
+
+class UsageMeter:
+    """Measures from when it is made until it is closed."""
+
+    def __init__(self, slots: int) -> None:
+        """``slots`` are the task slots that the run holds to begin with."""
+        self._slots = slots
+        self._held_s = 0.0
+        self._held_from_s = time.monotonic()
+        self._closed = threading.Event()
+        self._began_s = time.monotonic()
+        self._began_cpu_s = cpu_seconds()
+        self._energy = EnergyMeter()
+        self._thread = threading.Thread(target=self._look, name="tailrace-usage", daemon=True)
+        self._thread.start()
+
+    def read(self) -> Usage:
+        """What was used since."""
+        now_s = time.monotonic()
+        core_s = self._held_s + self._slots * (now_s - self._held_from_s)
+        cpu_s = cpu_seconds() - self._began_cpu_s
+        return Usage(now_s - self._began_s, core_s, cpu_s, self._energy.read())
+
+    def hold(self, slots: int) -> None:
+        """The run holds another number of slots from now on."""
+        if slots != self._slots:
+            now_s = time.monotonic()
+            self._held_s += self._slots * (now_s - self._held_from_s)
+            self._held_from_s, self._slots = now_s, slots
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closed.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._closed.wait(LOOK_S):
+            cpu_seconds()
+            self._energy.read()

@@ -1,0 +1,1 @@
+"""Java: found, started, and quiet when it ends."""
