@@ -1,10 +1,10 @@
-"""Rehearse: how right ``tailrace rehearse`` is about runs on real executors.
+"""Rehearse: how well does ``tailrace rehearse`` predict runs on real executors?
 
 PrimeTest runs under its staircase, as in the benchmark ``scale``, once with each scaler. Then the
-same load is rehearsed with the same scaler, on nothing but the profile that the run left. What a
-rehearsal is for is to tell, before anything is deployed, how often the bound will be kept and what
-that will cost: so that is what is compared. Each is also rehearsed on the profile that the other
-run left, as a user does who changes the scaler.
+same load is rehearsed with the same scaler, from nothing but the profile of that run. The purpose
+of a rehearsal is to predict, before anything is deployed, how often the bound will be kept and at
+what cost, so these are compared. Each is also rehearsed on the profile of the other run, as for a
+user who changes the scaler.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ NAMES = ("predictive", "reactive")
 
 SHARE_POINTS = 3.0
 CORE_SECONDS_SHARE = 0.1
-"""How far off a rehearsal may be: points of kept intervals, and a share of core-seconds."""
+"""How far off a rehearsal may be: in percentage points of kept intervals, and as a share of
+core-seconds."""
 
 
 def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
@@ -51,10 +52,10 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
 
 
 def _run(spark: SparkSession, name: str, stairs: Staircase) -> dict[str, Any]:
-    """A real run: what it came to, and the profile that it left."""
+    """A real run: its figures, and its profile."""
     report = scale.elastic_run(spark, name, scalers()[name](), stairs)
     if report.profile is None:
-        raise FlowFailed(f"The run with '{name}' left no profile: see what it said.")
+        raise FlowFailed(f"The run with '{name}' left no profile: see its messages.")
     return {**_figures(report), "profile": as_json(report.profile)}
 
 
@@ -70,7 +71,7 @@ def _figures(report: Report) -> dict[str, Any]:
 
 
 def _compared(runs: dict[str, dict[str, Any]], stairs: Staircase) -> dict[str, Any]:
-    """Every run beside its rehearsal, on its own profile and on that of the other."""
+    """Every run with its rehearsals, on its own profile and on that of the other run."""
     return {
         "bound_ms": scale.BOUND_MS,
         "step_s": stairs.step_s,
@@ -86,7 +87,7 @@ def _compared(runs: dict[str, dict[str, Any]], stairs: Staircase) -> dict[str, A
 def _beside(
     name: str, run: dict[str, Any], known: dict[str, Any], stairs: Staircase
 ) -> dict[str, Any]:
-    """A run beside its rehearsal: the difference in points, and as a share of core-seconds."""
+    """A run with its rehearsal: the difference in points, and as a share of core-seconds."""
     profile = from_json(known["profile"], f"of the run with {name}")
     rehearsed = _figures(
         rehearse(
@@ -112,12 +113,12 @@ def _beside(
 
 
 def is_within(share_points: float, core_seconds_share: float) -> bool:
-    """Whether a rehearsal is as right as it has to be."""
+    """Whether a rehearsal is as accurate as required."""
     return abs(share_points) <= SHARE_POINTS and abs(core_seconds_share) <= CORE_SECONDS_SHARE
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The result for a person."""
+    """The result as a table."""
     shown = Table(title="PrimeTest's staircase on real executors, and rehearsed")
     columns = (
         "kept",

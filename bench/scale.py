@@ -124,21 +124,21 @@ def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
 
 
 def _cluster() -> Cluster:
-    send_by_value(sys.modules[__name__])  # workers would import every benchmark with it
+    send_by_value(sys.modules[__name__])  # otherwise workers would import every benchmark with it
     archive.ensure()
     return Cluster(workers=1, cores=MOST, memory="512 MiB")
 
 
 @contextmanager
 def elastic_session() -> Iterator[SparkSession]:
-    """A session with executors that may come and go, on a cluster of its own."""
+    """A session with a varying number of executors, on its own cluster."""
     with _cluster() as cluster, _warm_session(cluster) as spark:
         yield spark
 
 
 @contextmanager
 def _warm_session(cluster: Cluster) -> Iterator[SparkSession]:
-    """A session with executors that may come and go, after it ran the flow for a while."""
+    """A session with a varying number of executors, after it ran the flow for a while."""
     spark = session("scale", master=cluster.master, settings=SMALL, executors=(1, MOST))
     try:
         _warm_up(spark)
@@ -198,7 +198,7 @@ def _run(
 def elastic_run(
     spark: SparkSession, name: str, scaler: Scaler, stairs: load.Staircase, size: int = 1
 ) -> Report:
-    """The flow under the whole load, from ``size`` executors up."""
+    """The flow under the whole load, starting with ``size`` executors."""
     _begin_with(spark, size)
     flow = _flow(pipeline, stairs, executors=(size, MOST), scaler=scaler)
     return _followed(name, flow.start(spark), stairs)

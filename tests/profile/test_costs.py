@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +64,13 @@ def test_costs_that_cannot_be_are_refused(cost: float) -> None:
         BatchCosts(cost, 0.0)
     with pytest.raises(InputError, match=r"gap_ms of a hand-over cannot be"):
         HandOverCosts(0.2, 0.0, gap_ms=cost)
+
+
+@pytest.mark.parametrize("wrong", [-1e-9, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("costs", "what"), [(USUAL_BATCH, "a batch"), (USUAL_HAND_OVER, "a hand-over")]
+)
+def test_every_cost_must_be_finite_and_not_below_zero(costs: Any, what: str, wrong: float) -> None:
+    for item in fields(costs):
+        with pytest.raises(InputError, match=f"The {item.name} of {what} cannot be {wrong}: give"):
+            replace(costs, **{item.name: wrong})

@@ -20,9 +20,12 @@ from tailrace.plan import first_plan
 from tailrace.policy.scaling.choice import scaler_of
 from tailrace.policy.scaling.sizing import Limits
 from tailrace.report.data import Report, Usage, report_of
+from tailrace.report.saso import SizedStep
 from tests.simulated import simulate, started
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.profile.batch import BatchMeasure
 
 GOALS = (Constraint(400.0), Constraint(700.0, quantile=0.99, path=("parse", SINK)))
@@ -132,3 +135,25 @@ def elastic() -> Report:
     simulate(flow, machine, trace, controller, np.random.default_rng(5))
     controller.handle(Ended())
     return report_of("waits", controller.log, Usage(120.0, 240.0, 9.0), warm_up_ms=10_000.0)
+
+
+def steps_of(
+    sizes: Sequence[int],
+    rates: Sequence[float] | None = None,
+    violated: Sequence[int] = (),
+    least: Sequence[int | None] | None = None,
+    step_ms: float = 1_000.0,
+) -> list[SizedStep]:
+    """Control steps of these sizes, at equal times."""
+    return [
+        SizedStep(
+            at_us=round((number + 1) * step_ms * 1e3),
+            step_ms=step_ms,
+            size=size,
+            rate_per_s=100.0 if rates is None else rates[number],
+            latency_ms=50.0,
+            violated=number in violated,
+            least_size=None if least is None else least[number],
+        )
+        for number, size in enumerate(sizes)
+    ]

@@ -7,11 +7,9 @@ import re
 import warnings
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
 import pytest
 from matplotlib.image import imread
 
-from tailrace.errors import InputError
 from tailrace.report.data import Report
 from tailrace.report.picture import draw
 from tailrace.report.terminal import label
@@ -211,28 +209,3 @@ def test_intervals_without_records_are_gaps_and_one_alone_is_drawn(
 ) -> None:
     assert "140" in words(cut(controlled, 5, 20), tmp_path)
     assert "sentiment" in words(cut(controlled, 1, 30), tmp_path)
-
-
-def test_settings_of_matplotlib_stay_as_they_were(controlled: Report, tmp_path: Path) -> None:
-    before = dict(mpl.rcParams)
-    draw(controlled, tmp_path / "picture.svg")
-    assert dict(mpl.rcParams) == before
-
-
-@pytest.mark.parametrize("name", ["picture.pdf", "picture", ".png"])
-def test_another_suffix_is_refused(controlled: Report, tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=r"end it in \.png or \.svg"):
-        draw(controlled, tmp_path / name)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_directory_that_is_a_file_is_refused(controlled: Report, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
-        draw(controlled, tmp_path / "file" / "picture.png")
-
-
-def test_a_file_that_is_a_directory_is_refused(controlled: Report, tmp_path: Path) -> None:
-    (tmp_path / "picture.svg").mkdir()
-    with pytest.raises(InputError, match="cannot be written"):
-        draw(controlled, tmp_path / "picture.svg")

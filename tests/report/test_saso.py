@@ -8,71 +8,46 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from tailrace.errors import InputError
-from tailrace.report.saso import Saso, SizedStep, saso, table
-from tailrace.report.sizes import plot
+from tailrace.report.saso import Saso, saso, table
+from tests.report.conftest import steps_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from tailrace.report.data import Report
 
 
-def run(
-    sizes: Sequence[int],
-    rates: Sequence[float] | None = None,
-    violated: Sequence[int] = (),
-    least: Sequence[int | None] | None = None,
-    step_ms: float = 1_000.0,
-) -> list[SizedStep]:
-    return [
-        SizedStep(
-            at_us=round((number + 1) * step_ms * 1e3),
-            step_ms=step_ms,
-            size=size,
-            rate_per_s=100.0 if rates is None else rates[number],
-            latency_ms=50.0,
-            violated=number in violated,
-            least_size=None if least is None else least[number],
-        )
-        for number, size in enumerate(sizes)
-    ]
-
-
 def test_stability_counts_the_steps_whose_size_changed() -> None:
-    assert saso(run([2, 2, 3, 3, 5, 4, 4])).reconfigurations == 3
-    assert saso(run([2, 2, 2])).reconfigurations == 0
+    assert saso(steps_of([2, 2, 3, 3, 5, 4, 4])).reconfigurations == 3
+    assert saso(steps_of([2, 2, 2])).reconfigurations == 0
 
 
 def test_accuracy_counts_the_steps_that_missed_their_goal() -> None:
-    found = saso(run([2] * 8, violated=[1, 5]))
+    found = saso(steps_of([2] * 8, violated=[1, 5]))
     assert (found.violations, found.violation_share) == (2, 0.25)
 
 
 def test_amplitude_is_the_mean_over_the_steps_that_did_reconfigure() -> None:
-    assert saso(run([2, 2, 3, 3, 6, 4, 4])).amplitude == pytest.approx((1 + 3 + 2) / 3)
-    assert saso(run([2, 2])).amplitude == 0
+    assert saso(steps_of([2, 2, 3, 3, 6, 4, 4])).amplitude == pytest.approx((1 + 3 + 2) / 3)
+    assert saso(steps_of([2, 2])).amplitude == 0
 
 
 def test_overshoot_is_what_lies_above_the_least_size_that_would_have_done() -> None:
-    found = saso(run([2, 4, 6, 3], least=[2, 2, 3, 5]))
+    found = saso(steps_of([2, 4, 6, 3], least=[2, 2, 3, 5]))
     assert found.overshoot_mean == pytest.approx((0 + 2 + 3 + 0) / 4)
     assert found.overshoot_max == 3
-    known = saso(run([2, 4, 6, 3], least=[None, 2, None, None]))
+    known = saso(steps_of([2, 4, 6, 3], least=[None, 2, None, None]))
     assert (known.overshoot_mean, known.overshoot_max) == (2, 2)
-    unknown = saso(run([2, 4]))
+    unknown = saso(steps_of([2, 4]))
     assert (unknown.overshoot_mean, unknown.overshoot_max) == (None, None)
 
 
 def test_core_seconds_hold_the_cores_of_units_that_still_start() -> None:
-    steps = run([2, 2, 4], step_ms=5_000.0)
+    steps = steps_of([2, 2, 4], step_ms=5_000.0)
     steps[1] = replace(steps[1], starting=2)
     assert saso(steps, cores=3).core_seconds == (2 + 4 + 4) * 5 * 3
     assert saso(steps).mean_size == pytest.approx(8 / 3)
@@ -81,28 +56,28 @@ def test_core_seconds_hold_the_cores_of_units_that_still_start() -> None:
 def test_settling_is_the_time_from_a_change_of_load_to_the_last_move_that_follows() -> None:
     """The load changes with the third step and is answered at the end of it and of the fifth."""
     rates = [100, 100, 200, 200, 200, 200, 200]
-    assert saso(run([2, 2, 3, 3, 4, 4, 4], rates)).settling_s == 3
-    assert saso(run([2, 2, 4, 4, 4, 4, 4], rates)).settling_s == 1
+    assert saso(steps_of([2, 2, 3, 3, 4, 4, 4], rates)).settling_s == 3
+    assert saso(steps_of([2, 2, 4, 4, 4, 4, 4], rates)).settling_s == 1
 
 
 def test_settling_is_the_mean_over_changes_that_a_move_follows() -> None:
     rates = [100] * 2 + [200] * 4 + [100] * 4 + [200] * 2
     sizes = [2, 2, 2, 3, 3, 3, 3, 3, 3, 2, 2, 2]
-    assert saso(run(sizes, rates)).settling_s == pytest.approx((2 + 4) / 2)
+    assert saso(steps_of(sizes, rates)).settling_s == pytest.approx((2 + 4) / 2)
 
 
 def test_moves_before_any_change_of_load_are_no_settling() -> None:
-    assert saso(run([1, 2, 3, 3])).settling_s == 0
-    assert saso(run([1, 2, 3, 3], [100, 101, 109, 95])).settling_s == 0
+    assert saso(steps_of([1, 2, 3, 3])).settling_s == 0
+    assert saso(steps_of([1, 2, 3, 3], [100, 101, 109, 95])).settling_s == 0
 
 
 def test_a_slow_drift_of_the_load_is_a_change_when_it_has_come_far_enough() -> None:
     rates = [100, 104, 108, 112, 112, 112]
-    assert saso(run([2, 2, 2, 2, 2, 3], rates)).settling_s == 3
+    assert saso(steps_of([2, 2, 2, 2, 2, 3], rates)).settling_s == 3
 
 
 def test_a_load_that_starts_from_nothing_has_changed() -> None:
-    assert saso(run([1, 1, 2], [0, 50, 50])).settling_s == 2
+    assert saso(steps_of([1, 1, 2], [0, 50, 50])).settling_s == 2
 
 
 def test_without_a_step_there_is_nothing_to_sum_up() -> None:
@@ -123,7 +98,7 @@ def test_the_figures_of_any_run_are_within_what_they_can_be(
     rows: list[tuple[int, float, bool, int | None]],
 ) -> None:
     sizes, rates, missed, least = zip(*rows, strict=True)
-    steps = run(sizes, rates, [n for n, bad in enumerate(missed) if bad], least)
+    steps = steps_of(sizes, rates, [n for n, bad in enumerate(missed) if bad], least)
     found = saso(steps)
     assert found.violations == sum(missed)
     assert 0 <= found.reconfigurations < len(rows)
@@ -133,9 +108,6 @@ def test_the_figures_of_any_run_are_within_what_they_can_be(
     assert found.core_seconds == pytest.approx(sum(sizes))
     if found.overshoot_mean is not None and found.overshoot_max is not None:
         assert 0 <= found.overshoot_mean <= found.overshoot_max <= 8
-
-
-# --- shown ----------------------------------------------------------------------------------------
 
 
 def printed(named: dict[str, Saso]) -> str:
@@ -160,19 +132,6 @@ def test_the_table_has_a_row_for_every_policy_with_its_figures() -> None:
     assert cells == ["peak", "0", "0", "0.0%", "-", "-", "-", "-", "12.00", "2,160"]
 
 
-@pytest.fixture
-def runs() -> dict[str, list[SizedStep]]:
-    rates = [100.0] * 10 + [300.0] * 20
-    slow = run([2] * 15 + [4] * 15, rates, range(10, 16), [2] * 10 + [4] * 20)
-    slow[11] = replace(slow[11], latency_ms=None)
-    slow[12] = replace(slow[12], latency_ms=9_000.0)
-    return {"slow": slow, "peak": run([8] * 30, rates)}
-
-
-def words(path: Path) -> list[str]:
-    return re.findall(r"<!-- (.*?) -->", path.read_text(encoding="utf-8"), re.DOTALL)
-
-
 def test_promise_35_a_report_has_the_figures_of_what_its_intervals_show(elastic: Report) -> None:
     """Promise 35 of De Matteis 2016, on the report of a run, which is made at any time."""
     scaling = elastic.data["scaling"]
@@ -186,44 +145,3 @@ def test_promise_35_a_report_has_the_figures_of_what_its_intervals_show(elastic:
     assert scaling["overshoot_max"] == max(over)
     assert scaling["decision_ms"] > 0
     assert 0 < scaling["forecast_error"] < 1
-
-
-def test_the_picture_names_every_policy_and_the_bound(
-    runs: dict[str, list[SizedStep]], tmp_path: Path
-) -> None:
-    texts = words(plot(tmp_path / "saso.svg", runs, 200.0))
-    assert {"slow", "peak", "fewest needed", "executors", "records/s"} <= set(texts)
-    assert any("bound 200 ms" in text for text in texts)
-    assert "seconds since start" in texts
-    assert "30" in texts
-
-
-@pytest.mark.parametrize("suffix", [".svg", ".PNG"])
-def test_the_same_runs_give_the_same_bytes_and_settings_stay(
-    runs: dict[str, list[SizedStep]], tmp_path: Path, suffix: str
-) -> None:
-    before = dict(mpl.rcParams)
-    first = plot(tmp_path / f"first{suffix}", runs, 200.0)
-    second = plot(tmp_path / "deep" / f"second{suffix}", runs, 200.0)
-    assert first.read_bytes() == second.read_bytes()
-    assert len(first.read_bytes()) > 10_000
-    assert dict(mpl.rcParams) == before
-
-
-def test_a_missed_step_is_marked(runs: dict[str, list[SizedStep]], tmp_path: Path) -> None:
-    kept = {name: [replace(s, violated=False) for s in steps] for name, steps in runs.items()}
-    marked = plot(tmp_path / "marked.svg", runs, 200.0).read_text(encoding="utf-8")
-    clean = plot(tmp_path / "clean.svg", kept, 200.0).read_text(encoding="utf-8")
-    assert marked.count("<use ") > clean.count("<use ")
-
-
-def test_what_cannot_be_drawn_is_refused(runs: dict[str, list[SizedStep]], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"end it in \.png or \.svg"):
-        plot(tmp_path / "saso.pdf", runs, 200.0)
-    empty: list[dict[str, list[SizedStep]]] = [{}, {"none": []}]
-    for nothing in empty:
-        with pytest.raises(InputError, match="at least one run"):
-            plot(tmp_path / "saso.svg", nothing, 200.0)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
-        plot(tmp_path / "file" / "saso.svg", runs, 200.0)

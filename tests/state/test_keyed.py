@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,17 +19,11 @@ from tailrace.errors import FlowFailed, InputError, StepFailed
 from tailrace.state.keyed import Keyed
 from tailrace.state.state import EPOCH, State, canonical
 from tailrace.state.store import Store
-from tailrace.state.timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECOND = 1_000_000
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture
@@ -295,16 +288,6 @@ def test_timers_are_those_of_a_dict_that_is_searched(story: list[Any]) -> None:
                     pending[key] = when
 
 
-def test_timers_that_are_replaced_again_and_again_do_not_pile_up() -> None:
-    states = {"a": State({"n": 1})}
-    timers = Timers(states)
-    for moment in range(1_000, 0, -1):
-        states["a"].timer_us = moment
-        timers.add(moment, "a")
-    assert len(timers) < 100
-    assert timers.take(2_000) == [(1, "a")]
-
-
 def test_a_timer_without_on_timer_is_refused(store: Store) -> None:
     step = keyed(alarm, store)
     with pytest.raises(StepFailed, match="has set a timer for key 'a' but has no on_timer: pass"):
@@ -322,20 +305,6 @@ def test_a_timer_of_an_earlier_run_without_on_timer_is_refused(store: Store) -> 
     clock.seconds = 5
     with pytest.raises(StepFailed, match="has no on_timer"):
         list(keyed(alarm, store, clock=clock).due())
-
-
-@pytest.mark.parametrize("when", [5, "soon", datetime(2026, 1, 1), None])
-def test_a_moment_without_a_time_zone_is_refused(when: Any) -> None:
-    with pytest.raises(StepFailed, match=r"state.wake\(\) was given .*: give it a datetime with"):
-        State({}).wake(when)
-
-
-@given(st.datetimes(timezones=st.just(UTC)))
-def test_moments_are_exact_to_the_microsecond(when: datetime) -> None:
-    state = State({})
-    state.wake(when)
-    state.now_us = state.timer_us
-    assert state.now == when
 
 
 # --- event time ---------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 Kept = dict[str, tuple[int, int | None]]
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here pulls the plug, so nothing is flushed."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def by_hash(partitions: int) -> Callable[[Sequence[Any]], list[int]]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import struct
 import tempfile
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.errors import FlowFailed, InputError, StepFailed
-from tailrace.state import partitions
+from tailrace.errors import FlowFailed, StepFailed
 from tailrace.state.files import (
     NO_FILE,
     Link,
@@ -25,33 +22,15 @@ from tailrace.state.files import (
     write_claim,
     write_link,
 )
-from tailrace.state.partitions import held, partitions_of, prepare
 from tailrace.state.plain import Packer
-from tailrace.state.state import State, canonical
+from tailrace.state.state import canonical
 from tailrace.state.store import Store
+from tests.state.stores import Changes, change, files, refusal, run, version_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Changes = dict[Any, int | None]
 Contents = dict[Any, tuple[dict[Any, Any], int | None]]
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here pulls the plug, so nothing is flushed."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
-def change(store: Store, changes: Changes) -> None:
-    """Do to a store what a step does: a number is kept, with a timer if it is odd."""
-    for key, number in changes.items():
-        store.touch(key)
-        if number is None:
-            store.forget(key)
-        else:
-            store.put(key, State({"n": number}, number if number % 2 else None))
-            store.newest_event_us = max(store.newest_event_us or 0, number)
 
 
 def changed(contents: Contents, changes: Changes) -> Contents:
@@ -66,20 +45,6 @@ def changed(contents: Contents, changes: Changes) -> Contents:
 
 def contents(store: Store) -> Contents:
     return {key: (dict(state), state.timer_us) for key, state in store.values.items()}
-
-
-def run(store: Store, batch: int, changes: Changes) -> None:
-    store.open(batch - 1)
-    change(store, changes)
-    store.write(batch)
-
-
-def files(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
-
-
-def version_files(directory: Path, version: int) -> list[Path]:
-    return sorted(directory.glob(f"{version}-*"))
 
 
 # --- against a dict -----------------------------------------------------------------------------
@@ -423,65 +388,6 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "README").exists()
 
 
-@pytest.fixture
-def written(tmp_path: Path) -> Path:
-    """The one file of a store with one version."""
-    run(Store(tmp_path / "count" / "0"), 0, {key: key for key in range(20)})
-    (path,) = version_files(tmp_path / "count" / "0", 0)
-    return path
-
-
-def refusal(path: Path) -> str:
-    with pytest.raises(FlowFailed) as refused:
-        Store(path.parent).open(0)
-    message = str(refused.value)
-    assert message.endswith(".")
-    assert "\n" not in message
-    return message
-
-
-def test_a_file_with_any_byte_changed_is_refused(written: Path) -> None:
-    whole = written.read_bytes()
-    footer = len(whole) - 12
-    for position in range(len(whole)):
-        for bit in range(8) if position >= footer else (position % 8,):
-            damaged = bytearray(whole)
-            damaged[position] ^= 1 << bit
-            written.write_bytes(damaged)
-            assert str(written) in refusal(written)
-
-
-@pytest.mark.parametrize("said", [0, 1, 20, 22, 2**40, 2**64 - 1])
-def test_another_number_of_records_is_refused(written: Path, said: int) -> None:
-    whole = written.read_bytes()
-    assert whole[-12:-4] == struct.pack(">Q", 21)
-    written.write_bytes(whole[:-12] + struct.pack(">Q", said) + whole[-4:])
-    assert "its checksum is wrong" in refusal(written)
-
-
-def sealed(whole: bytes) -> bytes:
-    """A file with the right checksum at its end, whatever stands before."""
-    return whole[:-4] + struct.pack(">I", zlib.crc32(whole[:-4]))
-
-
-@pytest.mark.parametrize(
-    ("said", "says"), [(0, "more than the 0"), (20, "more than the 20"), (22, "cut off")]
-)
-def test_the_last_record_must_end_where_the_footer_begins(
-    written: Path, said: int, says: str
-) -> None:
-    whole = written.read_bytes()
-    written.write_bytes(sealed(whole[:-12] + struct.pack(">Q", said) + whole[-4:]))
-    assert says in refusal(written)
-
-
-def test_bytes_after_the_last_record_are_refused(written: Path) -> None:
-    whole = written.read_bytes()
-    for more in (b"\0", b"N.", b"\x80\x05N."):
-        written.write_bytes(sealed(whole[:-12] + more + whole[-12:]))
-        assert "more than the 21 records" in refusal(written)
-
-
 @pytest.mark.parametrize(
     "record", [None, 7, "ab", (1, 2), ([], {}, None), ("a", 3, None), ("a", {}, "soon")]
 )
@@ -512,44 +418,6 @@ def test_what_was_refused_is_read_again_when_it_is_put_back(written: Path) -> No
     store = Store(written.parent)
     store.open(1)
     assert len(store.values) == 21
-
-
-def test_a_file_that_was_cut_off_anywhere_is_refused(written: Path) -> None:
-    whole = written.read_bytes()
-    for length in range(len(whole)):
-        written.write_bytes(whole[:length])
-        assert "is not a whole state file" in refusal(written)
-
-
-def test_a_partition_does_not_pass_for_another(written: Path) -> None:
-    other = written.parent.with_name("1")
-    written.parent.rename(other)
-    assert "it belongs to another partition" in refusal(other / written.name)
-
-
-def test_a_file_of_another_version_under_this_name_is_refused(written: Path) -> None:
-    store = Store(written.parent)
-    run(store, 1, {"a": 1})
-    (other,) = version_files(written.parent, 1)
-    written.write_bytes(other.read_bytes())
-    with pytest.raises(FlowFailed, match="under another name"):
-        Store(written.parent).open(1)
-
-
-def test_a_file_of_a_later_format_is_refused_by_its_number(written: Path) -> None:
-    whole = bytearray(written.read_bytes())
-    whole[15] = 9
-    written.write_bytes(whole)
-    assert "has format 9 and this version of Tailrace reads formats 1 to 2" in refusal(written)
-
-
-def test_a_file_does_not_pass_for_one_of_format_1(written: Path) -> None:
-    whole = bytearray(written.read_bytes())
-    whole[15] = 1
-    written.write_bytes(whole)
-    assert "its checksum is wrong" in refusal(written)
-    written.write_bytes(sealed(bytes(whole)))
-    assert "its checksum is wrong" in refusal(written)
 
 
 def test_a_version_that_is_not_there_is_missed(written: Path) -> None:
@@ -619,54 +487,3 @@ def test_a_directory_that_vanishes_is_said_in_a_sentence(tmp_path: Path) -> None
     store.directory.rmdir()
     with pytest.raises(FlowFailed, match=r"could not be written, because .* is gone"):
         store.write(0)
-
-
-# --- partitions ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def _nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions, "_HELD", {})
-
-
-def test_the_number_of_partitions_is_fixed_when_state_is_first_written(tmp_path: Path) -> None:
-    root = tmp_path / "count"
-    assert partitions_of(root) is None
-    prepare(root, 8)
-    prepare(root, 8)
-    assert partitions_of(root) == 8
-    with pytest.raises(InputError, match=r"step 'count' in .* over 8 partitions, not 4: run it"):
-        prepare(root, 4)
-    assert files(root) == ["partitions"]
-    (root / "partitions").write_bytes(b"")
-    with pytest.raises(FlowFailed, match="does not hold a number"):
-        partitions_of(root)
-
-
-@pytest.mark.usefixtures("_nothing_held")
-def test_a_process_keeps_the_stores_that_it_is_asked_for(tmp_path: Path) -> None:
-    stores = [held(tmp_path / "s" / str(p), lambda: 0.0, step="s", partition=p) for p in range(3)]
-    for batch in range(6):
-        for partition, store in enumerate(stores):
-            assert held(tmp_path / "s" / str(partition), lambda: 0.0) is store
-            run(store, batch, {"a": batch})
-
-
-@pytest.mark.usefixtures("_nothing_held")
-def test_a_process_lets_go_of_partitions_that_run_elsewhere_by_now(tmp_path: Path) -> None:
-    moved = held(tmp_path / "s" / "0", lambda: 0.0)
-    other_step = held(tmp_path / "t" / "0", lambda: 0.0)
-    run(moved, 0, {})
-    stays = held(tmp_path / "s" / "1", lambda: 0.0)
-    for batch in range(6):
-        run(held(tmp_path / "s" / "1", lambda: 0.0), batch, {})
-    assert held(tmp_path / "s" / "1", lambda: 0.0) is stays
-    assert held(tmp_path / "s" / "0", lambda: 0.0) is not moved
-    assert held(tmp_path / "t" / "0", lambda: 0.0) is other_step
-
-
-@pytest.mark.usefixtures("_nothing_held")
-def test_a_process_lets_go_of_steps_that_have_ended(tmp_path: Path) -> None:
-    ended = held(tmp_path / "s" / "0", lambda: 0.0)
-    held(tmp_path / "t" / "0", lambda: 1_801.0)
-    assert held(tmp_path / "s" / "0", lambda: 1_802.0) is not ended

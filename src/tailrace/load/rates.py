@@ -366,7 +366,7 @@ class Together:
 
 @dataclass(frozen=True, slots=True, init=False)
 class First:
-    """The beginning of a profile: all of it if it is shorter."""
+    """The beginning of a profile, or all of it if it is shorter."""
 
     profile: RateProfile
     length_s: float
@@ -390,7 +390,7 @@ class First:
         return self.profile.expected(np.minimum(t_s, self.duration_s))
 
     def time_of(self, records: Floats) -> Floats:
-        """The time by which so many records are expected: the inverse of `expected`."""
+        """The time by which this many records are expected: the inverse of `expected`."""
         return np.minimum(self.profile.time_of(records), self.duration_s)
 
 

@@ -1,7 +1,7 @@
-"""What the engine takes for a batch and for a hand-over, and what is usual before it was measured.
+"""What the engine takes for a batch and for a hand-over, and the usual costs before measurement.
 
-The usual costs stand here and nowhere else: predictions, the choice of a backend, rehearsals and
-the live loop all begin with them. Each says which file of ``bench/results`` it was measured in, all
+The usual costs are defined only here: predictions, the choice of a backend, rehearsals and the live
+loop all start from them. Each names the file in ``bench/results`` that it comes from, all measured
 on one machine with 2 cores.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def checked(what: str, costs: object, *names: str) -> None:
-    """Refuse a number that is not finite, or below zero."""
+    """Refuse numbers that are infinite or below zero."""
     for name in names:
         value = getattr(costs, name)
         if not 0 <= value < math.inf:
@@ -29,14 +29,14 @@ def checked(what: str, costs: object, *names: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BatchCosts:
-    """What the engine takes for a micro-batch, beside the steps.
+    """What the engine takes for a micro-batch, besides the steps.
 
-    Every batch pays ``fixed_ms``, ``stage_ms`` more for each stage behind an exchange, and
-    ``task_ms`` for each task of a stage beyond its first; every record ``per_record_ms`` for each
-    stage that it passes. Earlier profiles have no ``task_ms`` but ``shuffle_ms``, for having an
-    exchange at all. ``noise`` is the coefficient of variation of a batch's duration around that.
-    ``cpu_ms`` and ``cpu_record_ms`` are the CPU time of all processes for a batch and for a record,
-    without the steps.
+    Every batch costs ``fixed_ms``, another ``stage_ms`` for each stage behind an exchange, and
+    ``task_ms`` for each task of a stage beyond its first; every record costs ``per_record_ms`` for
+    each stage that it passes. Earlier profiles have no ``task_ms`` but ``shuffle_ms``, the cost of
+    having an exchange at all. ``noise`` is the coefficient of variation of a batch's duration
+    around this sum. ``cpu_ms`` and ``cpu_record_ms`` are the CPU time of all processes for a batch
+    and for a record, without the steps.
     """
 
     fixed_ms: float
@@ -49,11 +49,11 @@ class BatchCosts:
     cpu_record_ms: float = 0.007
 
     def __post_init__(self) -> None:
-        """Refuse costs that no batch can have."""
+        """Refuse impossible costs."""
         checked("a batch", self, *(item.name for item in fields(self)))
 
     def stages_ms(self, tasks: Sequence[int]) -> float:
-        """What stages with so many tasks each add to every batch."""
+        """What stages with these numbers of tasks add to every batch."""
         shuffled_ms = self.shuffle_ms if len(tasks) > 1 else 0.0
         further = sum(n - 1 for n in tasks)
         return (len(tasks) - 1) * self.stage_ms + further * self.task_ms + shuffled_ms
@@ -61,11 +61,12 @@ class BatchCosts:
 
 @dataclass(frozen=True, slots=True)
 class HandOverCosts:
-    """What the engine takes for records on their way through real-time mode, beside the steps.
+    """What the engine takes for records on their way through real-time mode, besides the steps.
 
-    A hand-over to Python pays ``fixed_ms``, each of its records ``per_record_ms``. A record takes
-    ``source_ms`` until the engine has read it, ``hop_ms`` for each exchange beside the wait for
-    the sweep, and ``sink_ms`` after the last step. Nothing flows for ``gap_ms`` between batches.
+    A hand-over to Python costs ``fixed_ms``, and each of its records ``per_record_ms``. A record
+    takes ``source_ms`` until the engine has read it, ``hop_ms`` for each exchange, besides the wait
+    for the flush of its buffers, and ``sink_ms`` after the last step. Nothing flows for ``gap_ms``
+    between batches.
     """
 
     fixed_ms: float
@@ -76,32 +77,33 @@ class HandOverCosts:
     gap_ms: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuse costs that no hand-over can have."""
+        """Refuse impossible costs."""
         checked("a hand-over", self, *(item.name for item in fields(self)))
 
 
 USUAL_BATCH: Final = BatchCosts(28.0, 0.005)
-"""A batch that is one task of trivial work.
+"""A batch of one task with trivial work.
 
-``batching.json``: back to back at 2,000 records/s there were 34.5 batches a second, 29 ms each, and
-a mean latency of 42 ms, one and a half times 28. ``validate.json`` agrees: predicted with 28 ms,
-flows that were only seen in real-time mode have a mean in micro-batches that is off by 3 % (median;
-p90 12 %). The same with 20 ms is 6 % (21 %), with 40 ms 4 % (42 %). The CPU time, 40 ms a batch and
-7 us a record, is the line through the five rows of ``batching.json``, 0.3 to 35 batches a second.
+``batching.json``: back to back at 2,000 records/s there were 34.5 batches per second, 29 ms each,
+and a mean latency of 42 ms, one and a half times 28. ``validate.json`` agrees: with 28 ms,
+predictions of the mean in micro-batches for flows that were only measured in real-time mode are off
+by 3 % (median; p90 12 %). With 20 ms they are off by 6 % (21 %), with 40 ms by 4 % (42 %). The CPU
+time, 40 ms per batch and 7 us per record, is the line through the five rows of ``batching.json``,
+0.3 to 35 batches per second.
 """
 
 USUAL_HAND_OVER: Final = HandOverCosts(0.3, 0.002)
-"""A hand-over to a chain of trivial work.
+"""A hand-over to a chain with trivial work.
 
-``validate.json``: 0.30 ms in the run of trivial steps that stands in for a backend not seen yet.
-``realtime.json``: at most 6.4 M records/s in full hand-overs of 2,000, one in 0.31 ms. What a
-record costs is too small to be told apart in a running flow, and no benchmark measures it alone:
-steps that take row by row come to 200,000 records/s, so that it is below 5 us. Gaps of 30 to
-110 ms were seen between batches.
+``validate.json``: 0.30 ms in the run of trivial steps that is used for a backend not measured yet.
+``realtime.json``: at most 6.4 M records/s in full hand-overs of 2,000, one in 0.31 ms. The cost of
+a record is too small to be seen in a running flow, and no benchmark measures it alone: steps that
+work row by row reach 200,000 records/s, so it is below 5 us. Gaps of 30 to 110 ms were measured
+between batches.
 """
 
 USUAL_CALL_MS: Final = 0.15
-"""What a call of a step takes by itself, give or take as much, until calls say something else."""
+"""The prior for the fixed cost of a call, with a standard deviation of the same size."""
 
 USUAL_TASK_MS: Final = 10.0
-"""What the tasks of a batch take beside steps and records, as far as a fit has to be given one."""
+"""What the tasks of a batch take besides steps and records, where a fit needs a given value."""

@@ -78,7 +78,7 @@ class HandOverMeasure:
 
     @classmethod
     def merged(cls, parts: Iterable[ChainReport]) -> HandOverMeasure:
-        """Several chain_reports together; the ages are means over their records."""
+        """Several reports together; the ages are means over their records."""
         parts = list(parts)
         records = sum(part.records for part in parts)
         by_task: Counter[int] = Counter()

@@ -63,7 +63,7 @@ class StepProfile:
     window: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what no step can do."""
+        """Refuse impossible values."""
         checked(f"step '{self.name}'", self, "service_ms", "cv", "call_ms", "ratio")
         shares = math.fsum(self.keys.values())
         if not 0 <= self.cpu_share <= 1 or self.window < 1 or self.distinct < 0:
@@ -88,7 +88,7 @@ class Latency:
     p99_ms: float
 
     def __post_init__(self) -> None:
-        """Refuse latencies that cannot be."""
+        """Refuse impossible latencies."""
         checked("the latency", self, *(item.name for item in fields(self)))
 
 

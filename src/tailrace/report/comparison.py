@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def counted_steps(report: Report) -> list[SizedStep]:
-    """The intervals of a report after its warm-up as control steps, executors being the units.
+    """The intervals of a report after its warm-up as control steps; the units are executors.
 
     Raises:
-        InputError: If there are none, or the flow had no executors to decide on.
+        InputError: If there are none.
     """
     counted = [interval for interval in report.intervals if not interval["warm_up"]]
     if not counted:
@@ -30,12 +30,12 @@ def counted_steps(report: Report) -> list[SizedStep]:
 
 
 def figures(reports: Mapping[str, Report], cores: int) -> dict[str, Saso]:
-    """What ``report.saso.table`` shows of every run; an executor has that many ``cores``."""
+    """The figures for ``report.saso.table``; each executor has ``cores`` cores."""
     return {name: saso(counted_steps(report), cores=cores) for name, report in reports.items()}
 
 
 def as_json(reports: Mapping[str, Report]) -> list[dict[str, Any]]:
-    """The same as plain data, in the words of reports."""
+    """The same as plain data, with the names that reports use."""
     return [
         {
             "name": name,

@@ -203,9 +203,9 @@ def _legend(panel: Axes, *, reverse: bool = False) -> None:
 
 
 def _draw_latency(panel: Axes, report: Report, series: _Series, other: _Series) -> None:
-    """The mean with the tail above it, every bound, and where a bound was broken.
+    """The mean with the tail above it, every bound, and the points where one was broken.
 
-    The panel is as high as what counts needs: a cold start may run out of it.
+    The height of the panel ignores the warm-up: a cold start may exceed it.
     """
     time_s, mean, p95 = series.middle_s, series.values("mean_ms"), series.values("p95_ms")
     panel.fill_between(
@@ -225,16 +225,16 @@ def _draw_latency(panel: Axes, report: Report, series: _Series, other: _Series) 
 
 
 def _highest(series: _Series, key: str) -> float:
-    """The largest value after the warm-up; not a number where there is none."""
+    """The largest value after the warm-up; NaN if there is none."""
     counted = series.counted(key)
     return float(np.nanmax(counted)) if np.isfinite(counted).any() else math.nan
 
 
 def _draw_bounds(panel: Axes, report: Report, series: _Series, top_ms: float) -> None:
-    """A dashed line for each bound and a cross for each time that it was broken.
+    """Draw a dashed line for each bound, and a cross wherever it was broken.
 
-    What a constraint on a part of the flow measured is a line of its own. A cross above the top of
-    the panel is drawn at the top.
+    A constraint on a part of the flow also gets a line for its measured values. A cross above the
+    top of the panel is drawn at the top.
     """
     broken = "bound broken"
     for constraint in report.data["constraints"]:
@@ -378,7 +378,7 @@ def _draw_breakdown(panel: Axes, series: _Series) -> None:
         edgecolor="white",
         linewidth=0.3,
     )
-    # A cold start may run out of the panel: what counts comes after it.
+    # A cold start may exceed the panel; the interesting part comes after it.
     top = _highest(series, "mean_ms")
     panel.set_ylim(0, 1.15 * top if math.isfinite(top) else None)
     _legend(panel, reverse=True)

@@ -1,4 +1,4 @@
-"""The load of an earlier run, read from the file of its report."""
+"""Reads the load of an earlier run from its report."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MOST_INTERVALS = 1_000_000
 
 
 def read_recorded(path: Path) -> Recorded:
-    """The rates at which records came in a run, interval by interval.
+    """The arrival rates of a run, interval by interval.
 
-    An interval that a report does not have, since nothing came in it, has the rate 0.
+    An interval without records is missing in a report; its rate is 0.
 
     Raises:
-        InputError: If the file cannot be read, or is no report of a run.
+        InputError: If the file cannot be read, or is not the report of a run.
     """
     text = read_text(path, "report", "name the report.json of a run")
     data = parse_json(text, f"The report {path}")

@@ -188,10 +188,10 @@ def sized_steps(history: Sequence[IntervalRecord], cores: int = 1) -> list[Sized
 
 
 def table(named: Mapping[str, Saso]) -> Table:
-    """The figures of several runs side by side, one in a row.
+    """The figures of several runs side by side, one run per row.
 
-    In its columns: reconfigurations; steps that missed the goal, and their share; the settling
-    time; by how many units a move went; the overshoot in the mean and at most; the mean size; and
+    The columns are: reconfigurations; steps that missed the goal, and their share; the settling
+    time; the mean number of units per move; the mean and maximum overshoot; the mean size; and
     core-seconds.
     """
     shown = Table(title="Stability, accuracy, settling, overshoot", title_justify="left", padding=0)

@@ -40,19 +40,19 @@ def read_series(path: Path) -> Series:
 
 
 def read_load(path: Path) -> Recorded:
-    """Read the same file as a load: each rate lasts for a step, and a gap has the rate before it.
+    """Read such a file as a load: each rate lasts for a step, and a gap repeats the rate before it.
 
     Raises:
         InputError: If the file cannot be read, or its first rate is missing.
     """
     rates, step_s, _ = _read(path)
     if math.isnan(rates[0]):
-        raise InputError(f"The first rate in {path} is missing: begin with a row that has one.")
+        raise InputError(f"The first rate in {path} is missing: start with a row that has one.")
     return Recorded(list(accumulate(rates, _or_before)), step_s)
 
 
 def _read(path: Path) -> tuple[list[float], float, float]:
-    """The rates of a file, NaN in gaps, how many seconds each lasts, and when the first begins."""
+    """The rates of a file (NaN in gaps), the seconds that each lasts, and when they start."""
     rows = _rows(path)
     if not rows or not {TIME, RATE} <= set(rows[0]):
         raise InputError(f"{path} has no columns 'time' and 'rate': write them in its first line.")

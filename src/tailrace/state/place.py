@@ -10,14 +10,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONGEST_NAME = 200
-"""Characters in the name of a step's directory: file systems take 255 bytes, and some add to it."""
+"""The most characters of a step's directory name: file systems allow 255 bytes, and some add to
+it."""
 
 
 def state_place(directory: Path, step: str) -> Path:
-    """Where a keyed step keeps its state; its name may hold what a file's name may not.
+    """Where a keyed step keeps its state, even if its name is not a valid file name.
 
-    A name of dots alone would lead out of the directory, and a long one is more than file systems
-    take: the dots are written as a slash is, and of a long name a part with the hash of it all.
+    A name of dots alone would lead out of the directory, and file systems do not allow long names:
+    so dots are escaped like slashes, and a long name is cut and gets the hash of the whole name.
     """
     written = quote(step, safe=" ")
     if not written.strip("."):

@@ -206,13 +206,13 @@ def moved(*moves: tuple[str, str | None, str]) -> FluidRun:
     [
         (lambda: FluidOperator("a", 0), "service rate above 0"),
         (lambda: FluidOperator("a", 1, core=1.5), "up to 1"),
-        (lambda: row(SOURCE, SOURCE), "names of their own"),
+        (lambda: row(SOURCE, SOURCE), "unique names"),
         (lambda: FluidFlow((SOURCE,), {("source", "b"): 1.0}), "join two"),
         (lambda: row(SOURCE, cores=0), "more than 0 cores"),
-        (lambda: run(row(SOURCE), {"m": []}, 1), "see to source"),
-        (lambda: run(row(SOURCE), {"m": ["source", "x"]}, 1), "see to x"),
-        (lambda: moved(("source", "n", "m")), "'source' on n"),
-        (lambda: moved(("source", "m", "n"), ("source", "m", "n")), "'source' on m"),
+        (lambda: run(row(SOURCE), {"m": []}, 1), "check source"),
+        (lambda: run(row(SOURCE), {"m": ["source", "x"]}, 1), "check x"),
+        (lambda: moved(("source", "n", "m")), "'source' left on n"),
+        (lambda: moved(("source", "m", "n"), ("source", "m", "n")), "'source' left on m"),
     ],
 )
 def test_what_cannot_run_is_refused_with_a_sentence(wrong, said: str) -> None:

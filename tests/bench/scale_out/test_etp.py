@@ -252,7 +252,7 @@ def test_more_instances_never_lower_a_rate_and_none_emits_beyond_its_selectivity
 
 
 def test_a_circle_is_refused_by_the_names_on_it() -> None:
-    with pytest.raises(InputError, match="circle"):
+    with pytest.raises(InputError, match="cycle"):
         Dataflow((operator("a", 1, 1), operator("b", 1, 1)), {("a", "b"): 1, ("b", "a"): 1})
 
 
@@ -260,7 +260,7 @@ def test_a_circle_is_refused_by_the_names_on_it() -> None:
     ("wrong", "said"),
     [
         (lambda: Dataflow((), {}), "needs operators"),
-        (lambda: Dataflow((operator("a", 1, 1),) * 2, {}), "name of its own"),
+        (lambda: Dataflow((operator("a", 1, 1),) * 2, {}), "unique names"),
         (lambda: Dataflow((operator("a", 1, 1),), {("a", "b"): 1}), "from 'a' to 'b'"),
         (lambda: Dataflow((operator("a", 1, 1),), {("a", "a"): -1}), "cannot carry -1"),
         (lambda: Dataflow((operator("a", 1, 1),), {}, 0.9), "threshold of 0.9"),

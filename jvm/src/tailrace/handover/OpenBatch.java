@@ -28,9 +28,9 @@ import scala.collection.Iterator;
  * themselves, up to the maximum size. Then the collecting thread waits, which slows down the
  * source.
  *
- * <p>A lifetime is chosen for a rate. When the rate jumps, batches of that age hold so many more
- * records that processing them uses up the slack in the bound; the driver shortens lifetimes only
- * half a second later. Until then a batch is sent when it is half as large again as usual.
+ * <p>A lifetime is chosen for a rate. When the rate jumps, processing the additional records in
+ * batches of that age can use up the slack in the bound; the driver shortens lifetimes only half a
+ * second later. Until then a batch is sent when it is half as large again as usual.
  *
  * <p>There are two pages: records enter one while the other is sent.
  */

@@ -7,8 +7,7 @@ itself.
 from __future__ import annotations
 
 import math
-import struct
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
-from tailrace.model.keys.keytypes import read_key
 from tailrace.model.keys.murmur import (
     SEED,
     Kind,
@@ -28,8 +26,7 @@ from tailrace.model.keys.murmur import (
     hash_one,
     partition_of,
 )
-
-NOON = datetime(2024, 2, 29, 12, 34, 56, 789_012)
+from tests.model.keys.conftest import NOON, VALUES, bits_to_double
 
 GOLDEN: list[tuple[Any, Kind, int]] = [
     (True, "boolean", -559580957),
@@ -75,29 +72,6 @@ GOLDEN: list[tuple[Any, Kind, int]] = [
 def test_a_key_has_the_hash_that_spark_gives_it(key: Any, kind: Kind, expected: int) -> None:
     assert hash_key(key, kind) == expected
     assert hash_keys([key], kind).tolist() == [expected]
-
-
-def bits_to_double(bits: int) -> float:
-    value: float = struct.unpack("<d", struct.pack("<Q", bits))[0]
-    return value
-
-
-VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "boolean": st.booleans(),
-    "tinyint": st.integers(-(2**7), 2**7 - 1),
-    "smallint": st.integers(-(2**15), 2**15 - 1),
-    "int": st.integers(-(2**31), 2**31 - 1),
-    "bigint": st.integers(-(2**63), 2**63 - 1),
-    "float": st.floats(),
-    "double": st.integers(0, 2**64 - 1).map(bits_to_double),
-    "string": st.text(max_size=40),
-    "binary": st.binary(max_size=40),
-    "date": st.dates(),
-    "timestamp": st.datetimes(timezones=st.just(UTC)),
-    "timestamp_ntz": st.datetimes(),
-    "decimal(12,3)": st.integers(1 - 10**12, 10**12 - 1).map(lambda n: Decimal(n).scaleb(-3)),
-    "decimal(30,0)": st.integers(-(10**27), 10**27).map(Decimal),
-}
 
 
 @pytest.mark.parametrize("kind", VALUES)
@@ -185,62 +159,9 @@ def test_a_time_is_an_instant_whatever_its_zone() -> None:
     assert hash_one(there, "timestamp") != hash_one(NOON.replace(tzinfo=UTC), "timestamp")
 
 
-def test_other_names_of_a_type_mean_the_same() -> None:
-    for name, other in (("long", "bigint"), ("INTEGER", "int"), (" Short ", "smallint")):
-        assert hash_one(77, name) == hash_one(77, other)
-    assert hash_one(Decimal(3), "decimal(9)") == hash_one(Decimal("3.0"), "decimal( 9, 0 )")
-
-
 def test_no_keys_have_no_hashes() -> None:
     for kind in ("int", "string", "double", ("int", "string")):
         assert len(hash_keys([], kind)) == 0
-
-
-@pytest.mark.parametrize(
-    ("key", "kind"),
-    [
-        (2**31, "int"),
-        (-(2**63) - 1, "bigint"),
-        (200, "tinyint"),
-        (1.0, "bigint"),
-        ("1", "int"),
-        (1, "string"),
-        (b"x", "string"),
-        ("x", "binary"),
-        ("\ud800", "string"),
-        ("1.5", "double"),
-        (1, "boolean"),
-        (NOON, "date"),
-        (NOON, "timestamp"),
-        (NOON.replace(tzinfo=UTC), "timestamp_ntz"),
-        (Decimal("1.234"), "decimal(9,2)"),
-        (Decimal(10**9), "decimal(9,0)"),
-        (Decimal("NaN"), "decimal(9,0)"),
-        (1.5, "decimal(9,2)"),
-    ],
-)
-def test_a_value_that_is_not_of_the_type_is_refused_with_what_to_give(key: Any, kind: str) -> None:
-    with pytest.raises(InputError, match=r"cannot be a Spark .*: give "):
-        hash_one(key, kind)
-    with pytest.raises(InputError, match=r"cannot be a Spark .*: give "):
-        hash_column([None, key], kind)
-    with pytest.raises(InputError, match=r"cannot be a Spark .*: give "):
-        hash_column([key], kind)
-
-
-def test_an_array_with_a_number_out_of_range_is_refused() -> None:
-    with pytest.raises(InputError, match="The key 2147483648 cannot be a Spark int"):
-        hash_column(np.array([1, 2**31]), "int")
-    with pytest.raises(InputError, match="The key 9223372036854775808 cannot be a Spark bigint"):
-        hash_column(np.array([2**63], np.uint64), "bigint")
-    with pytest.raises(InputError, match="cannot be a Spark int"):
-        hash_column(np.array([1.0, 2.0]), "int")
-
-
-@pytest.mark.parametrize("kind", ["map<string,int>", "array<int>", "string collate UTF8_LCASE", ""])
-def test_a_type_whose_hash_is_not_known_is_refused(kind: str) -> None:
-    with pytest.raises(InputError, match="route by a column of type"):
-        hash_one("x", kind)
 
 
 def test_keys_and_partitions_that_cannot_be_are_refused() -> None:
@@ -252,24 +173,3 @@ def test_keys_and_partitions_that_cannot_be_are_refused() -> None:
         partition_of(["a"], 10**30, "string")
     with pytest.raises(InputError, match="over 0 partitions"):
         partition_of([1], 0, "int")
-
-
-@pytest.mark.parametrize("kind", sorted(set(VALUES) - {"binary"}))
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_a_key_that_was_written_as_text_is_read_back_to_the_same_place(
-    kind: str, data: st.DataObject
-) -> None:
-    key = data.draw(VALUES[kind])
-    assert hash_one(read_key(str(key), kind), kind) == hash_one(key, kind)
-
-
-def test_a_null_is_read_back_as_null_but_for_texts() -> None:
-    assert read_key("None", "int") is None
-    assert read_key("None", "string") == "None"
-
-
-def test_a_text_that_is_no_key_of_the_type_is_refused() -> None:
-    for text, kind in (("x", "int"), ("yes", "boolean"), ("b'x'", "binary"), ("x", "decimal(9,2)")):
-        with pytest.raises(InputError, match="cannot be read as a key of Spark type"):
-            read_key(text, kind)
