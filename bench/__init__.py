@@ -1,7 +1,7 @@
-"""Benchmarks that anyone can run: each compares its sides in one run, and says on what machine.
+"""Benchmarks: each compares its sides in one run, and records the machine it ran on.
 
-Run as ``python -m bench NAME``, from the directory that holds this one. Each is a module of its
-name, imported when it is asked for: together they take seconds to import.
+Run them as ``python -m bench NAME``, from the directory that holds this one. Each is a module,
+imported only when needed: all together take seconds to import.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ NAMES = (
 )
 
 LONG = ("scale", "rehearse")
-"""Those that keep what they have done in a file."""
+"""Benchmarks that can keep finished runs in a file."""
 
 
 class LongBenchmark(Protocol):
-    """One that keeps what it has done in a file, and goes on from there when it is run again."""
+    """A benchmark that keeps finished runs in a file, and resumes from there when run again."""
 
     def measure(self, *, quick: bool, keep: Path | None = None) -> dict[str, Any]:
-        """Run what is not kept yet; the result as plain data."""
+        """Run everything that is not kept yet; the result as plain data."""
 
     def table(self, result: dict[str, Any]) -> Table:
-        """The result for a person."""
+        """The result as a table."""
 
 
 def benchmark(name: str) -> Measurement:
-    """The benchmark of that name."""
+    """The benchmark with this name."""
     return cast("Measurement", import_module(f"{__name__}.{name}"))
 
 
 def long_benchmark(name: str) -> LongBenchmark:
-    """One of ``LONG``, which can be told to keep its runs."""
+    """A benchmark in ``LONG``, which can keep its runs."""
     return cast("LongBenchmark", benchmark(name))

@@ -24,7 +24,7 @@ def bench(
     quick: Quick = False,
     keep: Annotated[
         Path | None,
-        typer.Option(help="Keep finished runs in this file, and do not run again what it has."),
+        typer.Option(help="Keep finished runs in this file, and skip those that it already has."),
     ] = None,
     out: OutFile = None,
     as_json: AsJson = False,

@@ -1,8 +1,7 @@
-"""Batching: does the batch interval use what a bound affords, and what does that save?
+"""Batching: does the batch interval use what a bound allows, and what does that save?
 
-A constant load under four bounds on the mean, and back to back for comparison. For each bound:
-how many intervals had their mean between 70 % and 100 % of it, and the CPU time for a million
-records.
+A constant load under four bounds on the mean, and back to back for comparison. For each bound: the
+share of intervals with a mean between 70 % and 100 % of it, and the CPU time per million records.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ RATE_PER_S = 2_000
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """Run each bound in turn on one session, after a first run that only warms it up."""
+    """Run each bound in turn in one session, after a first run that only warms it up."""
     settle_s, measured_s = (15.0, 20.0) if quick else (25.0, 105.0)
     spark = session("batching")
     try:
@@ -55,7 +54,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
 
 
 class _Counter:
-    """Counts records and batches once it is told to."""
+    """Counts records and batches once counting is switched on."""
 
     def __init__(self) -> None:
         self.counting = False
@@ -112,7 +111,7 @@ def _run(
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The result for a person."""
+    """The result as a table."""
     shown = Table(title=f"Adaptive batching at {result['rate_per_s']} records/s")
     for column in ("bound", "mean", "in band", "kept", "batches/s", "CPU s per million"):
         shown.add_column(column, justify="right")

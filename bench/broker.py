@@ -1,8 +1,8 @@
-"""A real Kafka for tests and benchmarks: one node of one's own, reachable from this machine only.
+"""A real Kafka broker for tests and benchmarks: one node, reachable from this machine only.
 
-Maven fetches it once (``jars.py``), together with what lets Spark speak to it. A broker is its own
-controller (KRaft), listens on 127.0.0.1 on a free port and never outlives the Python that started
-it. Killed, it can be started again on the same port and the same data.
+Maven fetches it once (``jars.py``). A broker is its own controller (KRaft), listens on 127.0.0.1 on
+a free port and never outlives the Python process that started it. After being killed it can be
+started again on the same port and data.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ PATIENCE_S = 60.0
 """How long a broker may take to start, or to stop by itself."""
 
 LOOK_S = 0.05
-"""How often it is looked whether it has."""
+"""How often that is checked."""
 
 
 class Broker:
-    """A broker that runs while the block does.
+    """A broker that runs for the duration of a ``with`` block.
 
     ::
 
@@ -42,8 +42,8 @@ class Broker:
             broker.create_topic("tweets", partitions=2)
             ...  # broker.servers is where it listens
 
-    ``directory`` holds its data, its settings and its log (``broker.log``); without one, they go
-    to a temporary directory that vanishes in the end. ``port`` is any free one unless given.
+    ``directory`` holds its data, its settings and its log (``broker.log``); without one, they go to
+    a temporary directory that is removed at the end. ``port`` is any free port unless given.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Broker:
         port: int | None = None,
         heap_mb: int = 256,
     ) -> None:
-        """Fetch what it takes; nothing runs yet."""
+        """Fetch the jars; nothing runs yet."""
         require_java()
         self._client = _client()
         self._jars = broker_jars(library)
@@ -72,34 +72,34 @@ class Broker:
 
     @property
     def servers(self) -> str:
-        """Where it listens, as Kafka's clients want to be told."""
+        """Its address, in the form that Kafka's clients expect."""
         return f"{HOST}:{self._port}"
 
     @property
     def pid(self) -> int | None:
-        """The process, while there is one."""
+        """The process id, while it runs."""
         return None if self._process is None else self._process.pid
 
     def __enter__(self) -> Broker:
-        """Start, unless it was."""
+        """Start, unless it runs already."""
         if self._process is None:
             self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop, and leave nothing."""
+        """Stop, and leave nothing behind."""
         self.stop()
         if self._temporary is not None:
             self._temporary.cleanup()
 
     def start(self) -> None:
-        """Start it, on the data that is there, and wait until it answers."""
+        """Start it, on any existing data, and wait until it answers."""
         if self._process is not None:
-            raise InputError(f"The broker at {self.servers} runs already: stop it first.")
+            raise InputError(f"The broker at {self.servers} is already running: stop it first.")
         if not is_free(self._port):
             raise EnvironmentUnfit(
-                f"The port {self._port} that the broker is to listen on is in use: end what holds "
-                "it, or give another."
+                f"The port {self._port} that the broker should listen on is in use: stop what uses "
+                "it, or give another port."
             )
         self._hold()
         try:
@@ -111,7 +111,7 @@ class Broker:
             raise
 
     def stop(self) -> None:
-        """End it as an administrator would; it has written everything then."""
+        """Stop it as an administrator would, so that it writes everything to disk."""
         if self._process is None:
             return
         try:
@@ -120,7 +120,7 @@ class Broker:
             self.kill()
 
     def kill(self) -> None:
-        """End it at once, as a power cut would."""
+        """Kill it at once, like a power cut."""
         if self._process is not None:
             self._process.kill()
             self._process = None
@@ -129,7 +129,7 @@ class Broker:
             self._lock = None
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long at most; whether the broker has ended, which it does not by itself."""
+        """Wait for at most this time; returns whether the broker has ended, unexpectedly."""
         return self._process is None or self._process.wait(seconds)
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
@@ -168,10 +168,10 @@ class Broker:
         return [str(find_java()), *small, quiet, "-cp", jars, program, *arguments]
 
     def _hold(self) -> None:
-        """Keep others off the data: Kafka itself would notice a second broker only too late.
+        """Lock the data directory: Kafka itself notices a second broker too late.
 
-        It locks the directory after its controller has begun to write there, and then neither of
-        the two ends well.
+        It locks the directory only after its controller has begun to write there, and then both
+        brokers fail.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         self._lock = (self._directory / "lock").open("ab")
@@ -190,7 +190,7 @@ class Broker:
         self._process = ChildProcess(command, self._log, directory=self._directory)
 
     def _format(self) -> None:
-        """Write the settings and, unless it is done, what marks the directory as a broker's."""
+        """Write the settings and, unless done before, format the directory for a broker."""
         data = self._directory / "data"
         settings = _properties(data, self._port, self._control_port)
         self._settings.write_text(settings, encoding="utf-8")
@@ -211,7 +211,7 @@ class Broker:
             )
 
     def _await_answer(self, deadline: float) -> None:
-        """Ask until it answers: a port that is open is not yet a broker."""
+        """Poll until it answers: an open port does not mean that the broker is ready."""
         while not is_open(self._port):
             self._still_alive(deadline)
         admin = self._admin()
@@ -219,14 +219,14 @@ class Broker:
             self._still_alive(deadline)
 
     def _still_alive(self, deadline: float) -> None:
-        """Wait a moment; complain if the broker is gone, or time is up."""
+        """Wait a moment; raise if the broker has ended or time is up."""
         if self._process is None or self.wait(LOOK_S):
             said = "it was stopped" if self._process is None else self._process.last_words()
-            raise EnvironmentUnfit(f"Kafka ended by itself ({said}): mend that.")
+            raise EnvironmentUnfit(f"Kafka ended by itself ({said}): correct that.")
         if time.monotonic() > deadline:
             raise EnvironmentUnfit(
-                f"Kafka did not get ready in {PATIENCE_S:.0f} s: see {self._log}, or give the "
-                "machine a rest."
+                f"Kafka was not ready within {PATIENCE_S:.0f} s: see {self._log}, or try "
+                "again when the machine is less busy."
             )
 
     def _admin(self) -> Any:
@@ -246,7 +246,7 @@ class Broker:
 
 
 def _properties(data: Path, port: int, control_port: int) -> str:
-    """The settings of a single node that is small and needs no company."""
+    """The settings of a small single node."""
     settings = {
         "process.roles": "broker,controller",
         "node.id": 1,
@@ -257,8 +257,8 @@ def _properties(data: Path, port: int, control_port: int) -> str:
         "log.dirs": data,
         "auto.create.topics.enable": "false",  # a misspelt topic is an error, not a topic
         "group.initial.rebalance.delay.ms": 0,
-        "log.cleaner.dedupe.buffer.size": 4 << 20,  # half of the heap otherwise
-        # A node that comes back is let in when its former life has timed out: 9 s otherwise.
+        "log.cleaner.dedupe.buffer.size": 4 << 20,  # half of the heap by default
+        # A restarted node is admitted once its old session has timed out: 9 s by default.
         "broker.session.timeout.ms": 3_000,
         "broker.heartbeat.interval.ms": 500,
         "num.network.threads": 2,
@@ -272,7 +272,7 @@ def _properties(data: Path, port: int, control_port: int) -> str:
 
 
 def _cluster_id() -> str:
-    """Sixteen bytes in Kafka's notation; its tool takes one that begins with '-' for an option."""
+    """Sixteen bytes in Kafka's notation; its tool would take a leading '-' for an option."""
     return urlsafe_b64encode(b"tail" + uuid.uuid4().bytes[4:]).decode().rstrip("=")
 
 
@@ -283,7 +283,7 @@ def _client() -> Any:
         return importlib.import_module("confluent_kafka")
     except ImportError as error:
         raise EnvironmentUnfit(
-            "There is no Kafka client to ask a broker with: pip install confluent-kafka."
+            "There is no Kafka client to reach the broker with: pip install confluent-kafka."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Runs of a long benchmark, kept as they finish: an interrupted one goes on where it was."""
+"""Keeps finished runs of a long benchmark, so that an interrupted one can resume."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 _BEGINNING = '{"name": '
-"""How every line begins, by which one that was torn is told from what is none of ours."""
+"""How every line begins, to distinguish a truncated line from a foreign file."""
 
 
 class Kept:
-    """Finished ``runs`` by name, one line of JSON each in a file; in memory only without one."""
+    """Finished runs by name, one line of JSON each in a file; without a file, only in memory."""
 
     def __init__(self, file: Path | None, **setting: object) -> None:
-        """Read what an earlier sitting left; ``setting`` is what all runs must have in common."""
+        """Read the runs that exist already; ``setting`` is what all runs must have in common."""
         self._file = file
         self._setting = setting
         self.runs: dict[str, dict[str, Any]] = {}
@@ -45,7 +45,7 @@ class Kept:
         self.runs[name] = run
 
     def __call__(self, name: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The run of that name: the one that was kept, or a new one."""
+        """The run with this name: the kept one, or a new one."""
         if name not in self.runs:
             self.runs[name] = found = run()
             if self._file is not None:
@@ -56,7 +56,7 @@ class Kept:
 
 
 def _cut_off(torn: str, file: Path) -> None:
-    """Remove a last line without an end: whoever wrote it was killed, and that run is run again."""
+    """Remove an incomplete last line: its process was killed, and that run is repeated."""
     if torn[: len(_BEGINNING)] != _BEGINNING[: len(torn)]:
         raise _foreign(file)
     with file.open("r+b") as whole:
@@ -65,5 +65,5 @@ def _cut_off(torn: str, file: Path) -> None:
 
 def _foreign(file: Path) -> InputError:
     return InputError(
-        f"{file} holds something else than finished runs of a benchmark: name a new file."
+        f"{file} holds something other than finished runs of a benchmark: name a new file."
     )

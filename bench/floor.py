@@ -1,9 +1,9 @@
 """The floor: how fast can a small batch be? The same pipeline on stock PySpark and on Tailrace.
 
-Three trivial Python steps over 2,000 records/s from the same source into the same sink, once
-as anyone would write them with stock settings, once as a flow. Each side has a JVM of its own for
-the whole run; they take turns, so that whatever else the machine does hits both. Latency is the
-moment at which the sink has the records minus the moment at which each was due.
+Three trivial Python steps at 2,000 records/s from the same source into the same sink, once written
+the usual way with stock settings, once as a flow. Each side has its own JVM for the whole run; they
+take turns, so that other activity on the machine affects both alike. Latency is the time at which
+the sink has a record minus the time at which it was due.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 RATE_PER_S = 2_000
 SCHEMA = "seq long, due timestamp, key string"
 WARM_UP_S = 25.0
-"""The first turn of each side, not counted: its JVM compiles what it finds to be hot."""
+"""The first turn of each side, not counted: its JVM compiles hot code."""
 
 SETTLE_S = 4.0
 """The beginning of every turn, not counted: a query's first batches compile code."""
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """Let both sides take turns, after one that only warms up the JVM of each."""
+    """Let both sides take turns, after one each that only warms up its JVM."""
     turns, seconds = (2, 14.0) if quick else (5, 24.0)
     latencies: dict[str, list[float]] = {"stock": [], "tailrace": []}
     sides = {name: _Side(name) for name in latencies}
@@ -74,7 +74,7 @@ def _statistics(latencies_ms: list[float]) -> dict[str, float]:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The result for a person."""
+    """The result as a table."""
     shown = Table(title=f"Three Python steps at {RATE_PER_S} records/s, latency in ms")
     for column in ("", "p50", "p95", "p99", "records"):
         shown.add_column(column, justify="left" if not column else "right")
@@ -86,7 +86,7 @@ def table(result: dict[str, Any]) -> Table:
 
 
 class _Side:
-    """One side in a process of its own, told to take its turns over standard input."""
+    """One side in its own process, which takes turns on commands from standard input."""
 
     def __init__(self, name: str) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - our own module
@@ -115,7 +115,7 @@ def pass_on(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class _Recorder:
-    """A sink that notes the latency of every record of a batch."""
+    """A sink that records the latency of every record of a batch."""
 
     def __init__(self) -> None:
         self._from_s = time.monotonic() + SETTLE_S
@@ -129,7 +129,7 @@ class _Recorder:
 
 
 def stock_turn(spark: SparkSession, seconds: float) -> list[float]:
-    """The pipeline as anyone would write it."""
+    """The pipeline written the usual way."""
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

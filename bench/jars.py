@@ -14,12 +14,12 @@ KAFKA = "4.3.1"
 """The broker's version."""
 
 HOME = Path("out/kafka")
-"""Where libraries and the data of ``python -m bench.broker`` go unless told otherwise."""
+"""Where libraries and the data of ``python -m bench.broker`` go by default."""
 
 POM = Path(__file__).with_name("kafka.pom.xml")
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 STRICTLY = ("--batch-mode", "--quiet", "--strict-checksums")
-"""How Maven is called: a file that does not match its checksum is an error, not a warning."""
+"""Options for Maven: a checksum mismatch is an error, not a warning."""
 
 
 def broker_jars(library: Path = HOME / "lib") -> list[Path]:
@@ -31,7 +31,7 @@ def broker_jars(library: Path = HOME / "lib") -> list[Path]:
         return list(_fetched(folder))
     except _NotFetched as error:
         raise EnvironmentUnfit(
-            f"Kafka {KAFKA} cannot be had from Maven ({error}): check the network, or Maven's "
+            f"Kafka {KAFKA} cannot be fetched from Maven ({error}): check the network, or Maven's "
             "settings."
         ) from error
 
@@ -41,7 +41,7 @@ class _NotFetched(Exception):  # noqa: N818 - it never leaves this module
 
 
 def _fetched(folder: Path) -> tuple[Path, ...]:
-    """Let Maven fill a folder beside the one wanted and rename it, so that it is whole or not."""
+    """Let Maven fill a temporary folder and rename it, so that it is complete or missing."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder.parent) as place:
         staged = Path(place).resolve() / "jars"
@@ -54,7 +54,7 @@ def _fetched(folder: Path) -> tuple[Path, ...]:
         )
         try:
             staged.rename(folder)
-        except OSError:  # someone else was faster
+        except OSError:  # another process was faster
             if not folder.exists():
                 raise
     return _jars(folder)
@@ -79,7 +79,7 @@ def _maven(place: Path, goal: str, *arguments: str) -> None:
 
 
 def _reason(said: str) -> str:
-    """What Maven gives as the reason, without its decoration."""
+    """The reason that Maven gives, without decoration."""
     errors = re.findall(r"\[ERROR\] (.*\S)", re.sub(r"\x1b\[\w*m", "", said))
     first = errors[0] if errors else "Maven gave no reason"
     return re.sub(r" -> \[Help.*", "", first.rpartition(": ")[2]).rstrip(" .")

@@ -1,10 +1,10 @@
 """Kafka to Kafka: two Python steps and a keyed count in real-time mode, by Kafka's own timestamps.
 
-A producer sends at an even rate to a topic whose broker stamps every record when it has it; the
-flow parses it, counts by key and sends the count to another such topic. The latency of a record
-is the difference of the two stamps, which the flow cannot influence. With batches of 5 s the gaps
-between them are part of it; the records that came in a gap, or right after one, are told apart by
-the jump in what came out.
+A producer sends at a constant rate to a topic whose broker timestamps every record on arrival; the
+flow parses it, counts by key and sends the count to another such topic. The latency of a record is
+the difference of the two timestamps, which the flow cannot influence. With batches of 5 s it
+includes the gaps between them; records that arrived in a gap, or right after one, are recognised by
+the pause in the output.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RATE_PER_S = 2_000
 KEYS = 100
 WARM_UP_S = 12.0
 GAP_MS = 20.0
-"""Longer than this without any output, at this rate, is a gap between two batches."""
+"""At this rate, a longer pause in the output is a gap between two batches."""
 
 
 def parse(row: Any) -> tuple[str, int]:
@@ -47,14 +47,14 @@ def parse(row: Any) -> tuple[str, int]:
 
 
 def count(key: str, rows: list[Any], state: State) -> Iterator[tuple[str, int, int]]:
-    """How often a key has come, for every record."""
+    """How often the key has appeared so far, for every record."""
     for row in rows:
         state["n"] += 1
         yield key, row.seq, state["n"]
 
 
 def show(row: Any) -> tuple[str, str]:
-    """The count as it is sent."""
+    """The count, as it is sent."""
     return row.key, json.dumps({"seq": row.seq, "n": row.n})
 
 
@@ -117,10 +117,10 @@ def _turn(spark: SparkSession, broker: Broker, recovery_s: int, seconds: float) 
 def latencies_ms(
     came: dict[int, int], went: dict[int, int], warm_up_s: float
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The latency of each record after the warm-up, and whether a gap had to do with it.
+    """The latency of each record after the warm-up, and whether a gap affected it.
 
-    A gap is a stretch without any output; the records that came in before its end and went out
-    after it waited for it.
+    A gap is a period without output; the records that came in before its end and went out after it
+    waited for it.
     """
     known = sorted(seq for seq in came if seq in went)
     arrived = np.array([came[seq] for seq in known], dtype=np.float64)
@@ -144,7 +144,7 @@ def _quantiles(latencies: NDArray[np.float64]) -> dict[str, float | int]:
 
 
 def _send(servers: str, topic: str, seconds: float) -> int:
-    """Send at an even rate; how many."""
+    """Send at a constant rate; returns the number of records sent."""
     producer = _client("Producer")({"bootstrap.servers": servers, "linger.ms": 0})
     pause, began = threading.Event(), time.monotonic()
     total = int(RATE_PER_S * seconds)
@@ -160,7 +160,7 @@ def _send(servers: str, topic: str, seconds: float) -> int:
 
 
 def _stamps(servers: str, topic: str, expected: int) -> dict[int, int]:
-    """The time at which the broker first had each record of a topic, in milliseconds."""
+    """The time at which each record of a topic first reached the broker, in milliseconds."""
     consumer = _client("Consumer")(
         {"bootstrap.servers": servers, "group.id": topic, "auto.offset.reset": "earliest"}
     )
@@ -187,8 +187,8 @@ def _client(name: str) -> Any:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The result for a person."""
-    shown = Table(title=f"Kafka to Kafka at {RATE_PER_S} records/s, stamp to stamp, ms")
+    """The result as a table."""
+    shown = Table(title=f"Kafka to Kafka at {RATE_PER_S} records/s, timestamp to timestamp, ms")
     for column in ("batches of", "p50", "p99", "p99 without gaps", "records"):
         shown.add_column(column, justify="right")
     for row in result["batches"]:

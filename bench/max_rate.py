@@ -1,7 +1,7 @@
-"""The highest rate that each of several sides holds, searched in turns.
+"""Searches for the highest rate that each of several sides holds, in turns.
 
-A search takes minutes, and what else the machine does changes meanwhile. So no side searches
-alone: each tries one rate, then the next side tries one of its own, until all have found theirs.
+A search takes minutes, and other activity on the machine changes during that time. So no side
+searches alone: each tries one rate, then the next side does, until all have found theirs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(Protocol):
-    """What a search asks of a turn, ours or a peer's."""
+    """What a search needs from a turn, ours or a peer's."""
 
     @property
     def p50_ms(self) -> float:
@@ -29,7 +29,7 @@ class Outcome(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Climber:
-    """A side: where it begins, and how it tries a rate. A turn of None means that it gave up."""
+    """A side: its first rate, and how it tries a rate. A turn of None means that it gave up."""
 
     start_per_s: float
     turn: Callable[[float], Outcome | None]
@@ -38,7 +38,7 @@ class Climber:
         """Whether it holds a rate.
 
         A rate at which only the tail was late is tried once more: on a machine that does other
-        things, a pause of a tenth of a second is not yet a limit.
+        things, a pause of a tenth of a second does not show a limit.
         """
         outcome = self.turn(rate_per_s)
         if outcome is not None and not outcome.held() and outcome.p50_ms < BOUND_MS:
@@ -47,10 +47,10 @@ class Climber:
 
 
 def search(start_per_s: float, tolerance: float) -> Generator[float, bool, float]:
-    """Yields the rates to try, is told of each whether it was held, returns the highest.
+    """Yields the rates to try, receives whether each was held, returns the highest that was.
 
-    Doubled or halved until it is between two, then bisected on a log scale until these are as
-    near as ``tolerance``: the search of ``peers.highest_rate``, one step at a time.
+    The rate is doubled or halved to bracket the highest, then bisected on a log scale until the
+    bracket is within ``tolerance``: the search of ``peers.highest_rate``, one step at a time.
     """
     low = start_per_s
     if (yield low):
@@ -70,7 +70,7 @@ def search(start_per_s: float, tolerance: float) -> Generator[float, bool, float
 
 
 def climb(climbers: Mapping[str, Climber], tolerance: float) -> dict[str, float]:
-    """The highest rate of each side, by its name; one that gave up is not there."""
+    """The highest rate of each side, by name, without those that gave up."""
     searches = {name: search(side.start_per_s, tolerance) for name, side in climbers.items()}
     rates = {name: next(steps) for name, steps in searches.items()}
     found: dict[str, float] = {}

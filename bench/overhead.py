@@ -1,8 +1,8 @@
-"""Overhead: what does measuring cost? The same flow with its measurement on and off, in turns.
+"""Overhead: what does measuring cost? Runs the same flow with measurement on and off, in turns.
 
-Records that are all due at once pass through three row steps in batches of a fixed size, as fast
-as they can. The time of a batch with and without measurement, in turns on one session, gives the
-share of throughput that measuring takes.
+Records that are all due at once pass through three row steps in batches of a fixed size, as fast as
+possible. The times of a batch with and without measurement, in turns in one session, give the share
+of throughput that measuring costs.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _turn(spark: SparkSession, batches: int, *, measured: bool) -> list[float]:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The result for a person."""
+    """The result as a table."""
     shown = Table(title="What measuring costs")
     for column in ("", "records/s"):
         shown.add_column(column, justify="right")

@@ -44,7 +44,7 @@ GOALS = {"micro-batch": Constraint(500.0), "real-time": Constraint(30.0, quantil
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """The median time of each, in one process, after a first call that is not counted."""
+    """The median time of each, in one process, after an uncounted first call."""
     rounds = 5 if quick else 25
     times = {
         "predict_microbatch_ms": _ms(lambda: predict(FLOW, FLOW.plan).p99_ms, 10 * rounds),
@@ -69,7 +69,7 @@ def _ms(call: Callable[[], object], times: int) -> float:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The result for a person."""
+    """The result as a table."""
     shown = Table(title="How long predictions take")
     shown.add_column("what", justify="left")
     shown.add_column("ms", justify="right")

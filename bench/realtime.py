@@ -1,9 +1,9 @@
-"""Real-time: how fast are Python steps in real-time mode, how many records do they carry?
+"""Real-time: how fast are Python steps in real-time mode, and how many records can they handle?
 
-The three steps of ``bench floor`` at four rates, as Arrow steps; at one of them also as row steps
-and unchained; the highest rate that is held; and what a looser bound saves. PyFlink and Bytewax
-run the same steps under the same load, in turns with ours, so that whatever else the machine does
-hits all. Our session stays open all the while and is idle when the others run.
+The three steps of ``bench floor`` at four rates, as Arrow steps; at one of these rates also as row
+steps and unchained; the highest rate that is held; and what a looser bound saves. PyFlink and
+Bytewax run the same steps under the same load, in turns with ours, so that other activity on the
+machine affects all alike. Our session stays open the whole time and is idle when the others run.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ COMPARED_PER_S = 2_000
 
 BOUNDS_MS = (5.0, 20.0, 100.0)
 STARTS_PER_S = {"arrow": 400_000.0, "row": 50_000.0}
-"""Where the search for the highest rate begins."""
+"""The rate at which the search for the highest rate starts."""
 
 
 class Rival:
-    """A peer and what came of its turns; once one has failed it takes no more."""
+    """A peer and the results of its turns; after a failure it takes no more turns."""
 
     def __init__(self, peer: Peer) -> None:
-        """Not a turn taken yet."""
+        """No turn taken yet."""
         self.peer = peer
         self.results: list[Result] = []
         self.missing: str | None = None
 
     def install(self) -> None:
-        """Make its environment before anything is measured."""
+        """Install its environment before anything is measured."""
         try:
             install(self.peer.environment)
         except TailraceError as error:
             self.missing = str(error)
 
     def turn(self, rate_per_s: float, seconds: float) -> Result | None:
-        """Take a turn, or note why there is none."""
+        """Take a turn, or record why there is none."""
         if self.missing is not None:
             return None
         _say(f"{self.peer.name} at {rate_per_s:,.0f}/s")
@@ -69,14 +69,14 @@ class Rival:
             return None
 
     def compared(self, seconds: float) -> None:
-        """A turn at the rate at which all are compared."""
+        """Take a turn at the rate at which all are compared."""
         result = self.turn(COMPARED_PER_S, seconds)
         if result is not None:
             self.results.append(result)
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """Let all sides take turns, after one of ours that only warms up the JVM."""
+    """Let all sides take turns, after a first one of ours that only warms up the JVM."""
     rounds, seconds, climb_s, tolerance = (1, 6.0, 3.0, 1.0) if quick else (3, 8.0, 5.0, 0.1)
     bounded_s = 6.0 if quick else 16.0
     rivals = [Rival(peer) for peer in peers()]
@@ -117,7 +117,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
 def _rounds(
     spark: SparkSession, rivals: list[Rival], rounds: int, seconds: float
 ) -> dict[str, list[Turn]]:
-    """In every round each setting of ours and each peer has a turn, ours between the peers'."""
+    """In every round each of our settings and each peer takes a turn, ours between the peers'."""
     setups = {f"{rate}/s": Setup(rate, seconds) for rate in RATES_PER_S}
     setups["row"] = Setup(COMPARED_PER_S, seconds, rows=True)
     setups["apart"] = Setup(COMPARED_PER_S, seconds, chained=False)
@@ -167,8 +167,8 @@ def _say(what: str) -> None:
 def at_rate(turns: Sequence[Turn]) -> dict[str, Any]:
     """Turns at one rate as plain data: the median over the turns.
 
-    ``within_batch`` says that no turn met the gap between two real-time batches, ``others_cores``
-    how much of the machine was busy with something else in the worst of them.
+    ``within_batch`` says whether no turn contained a gap between two real-time batches,
+    ``others_cores`` how many cores were busy with something else in the worst turn.
     """
     shown = {
         "rate_per_s": turns[0].rate_per_s,
@@ -187,7 +187,7 @@ def at_rate(turns: Sequence[Turn]) -> dict[str, Any]:
 
 
 def chaining(chained: Sequence[Turn], apart: Sequence[Turn]) -> dict[str, float]:
-    """What sharing one hand-over gains; the ratio is the median over the rounds."""
+    """The gain from sharing one hand-over; the ratio is the median over the rounds."""
     return {
         "chained_p50_ms": round(median(turn.p50_ms for turn in chained), 2),
         "unchained_p50_ms": round(median(turn.p50_ms for turn in apart), 2),
@@ -209,7 +209,7 @@ def _bounded(turn: Turn, bound_ms: float) -> dict[str, Any]:
 
 
 def _with_gaps(turn: Turn) -> dict[str, Any]:
-    """A turn that is longer than a real-time batch: its slowest record waited for the next one."""
+    """A turn longer than a real-time batch: its slowest record waited for the next batch."""
     return {
         "batches": turn.batches,
         "p50_ms": round(turn.p50_ms, 2),
@@ -221,7 +221,7 @@ def _with_gaps(turn: Turn) -> dict[str, Any]:
 def against(
     rival: Rival, arrow: Sequence[Turn], row: Sequence[Turn], rates_per_s: dict[str, float]
 ) -> dict[str, Any]:
-    """A peer beside our Arrow steps and our row steps; ratios above 1 are in our favour."""
+    """A peer compared with our Arrow and row steps; ratios above 1 are in our favour."""
     peer = rival.peer
     named = {"name": peer.name, "version": peer.version}
     if rival.missing is not None:
@@ -251,7 +251,7 @@ def _over(ours: float, theirs: float) -> float | None:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The result for a person."""
+    """The result as a table."""
     shown = Table(title="Three Python steps in real-time mode, latency in ms within a batch")
     for column in ("", "records/s", "p50", "p95", "p99", "highest rate"):
         shown.add_column(column, justify="left" if not column else "right")

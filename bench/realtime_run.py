@@ -1,8 +1,8 @@
-"""A turn: the three steps of ``bench floor`` for a while in real-time mode, and what came of it.
+"""A turn: runs the three steps of ``bench floor`` in real-time mode for a while and measures them.
 
-The load begins gently, so that what a query does once (compile its code, start its workers) leaves
-no backlog behind, and what is counted begins a little after the rate is there: the peers warm up
-in the same way. Record i is due at t0 + i / rate, as for the peers.
+The load begins gently, so that one-time work of a query (compiling code, starting workers) leaves
+no backlog, and counting starts a little after the full rate is reached: the peers warm up in the
+same way. Record i is due at t0 + i / rate, as for the peers.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ if TYPE_CHECKING:
 
 NAMES = ("first", "second", "third")
 GENTLE_S = 3.0
-"""How long the load is gentle: a warm JVM starts a query and its workers in less."""
+"""How long the load is gentle: a warm JVM starts a query and its workers in less time."""
 
 GENTLE_PER_S = 2_000
 SETTLE_S = 6.0
-"""The beginning of every turn, not counted, of which the last seconds are at the full rate."""
+"""The start of every turn, which is not counted; its last seconds are at the full rate."""
 
 SPARE_S = 1.0
 LEAST_SHARE = 0.95
-"""Of the records that are due in what is counted: its edges are known to a tenth of a second."""
+"""The share of the due records that must arrive: the edges of the counted part are known to a tenth
+of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What was seen in the counted part of a turn.
+    """The measurements of the counted part of a turn.
 
     ``drift_ms`` is how much later the records of its last fifth were than those of its first,
-    ``batches`` how many real-time batches the whole turn had: with one, no gap between batches is
-    in the figures. ``others_cores`` is how much of the machine was busy with something else: such
-    a turn says little. ``share_kept`` is the share of intervals whose mean was within the bound.
+    ``batches`` the number of real-time batches in the whole turn: if it is 1, the figures include
+    no gap between batches. ``others_cores`` is how many cores were busy with something else; if
+    that is high, the turn means little. ``share_kept`` is the share of intervals whose mean was
+    within the bound.
     """
 
     rate_per_s: float
@@ -94,7 +96,7 @@ class Turn:
         return self.cpu_s / max(1, self.records) * 1e6
 
     def held(self, bound_ms: float = BOUND_MS) -> bool:
-        """Whether the flow kept up: by the same rule as the peers."""
+        """Whether the flow kept up, by the same rule as for the peers."""
         complete = self.records >= LEAST_SHARE * self.due
         return complete and self.p99_ms < bound_ms and self.drift_ms < bound_ms / 2
 
@@ -102,7 +104,7 @@ class Turn:
 def counted(
     history: list[IntervalRecord], origin_us: int, setup: Setup
 ) -> tuple[IntervalRecord, ...]:
-    """The intervals that lie wholly in the part of a turn that counts."""
+    """The intervals that lie entirely in the counted part of a turn."""
     from_us = origin_us + setup.settle_s * 1e6
     until_us = from_us + setup.seconds * 1e6
     return tuple(
@@ -121,7 +123,7 @@ def summed_up(
     others_cores: float = 0.0,
     records_per_hand_over: float | None = None,
 ) -> Turn:
-    """What the intervals come to. If no record was seen in them, the flow stands still."""
+    """The summary of the intervals. If they contain no record, the flow is stuck."""
     if not intervals:
         raise FlowFailed(
             f"At {setup.rate_per_s:,.0f} records/s the flow passed none in {setup.seconds:g} s:"
@@ -154,7 +156,7 @@ def _median_ms(intervals: tuple[IntervalRecord, ...]) -> float:
 
 
 def take_turn(spark: SparkSession, setup: Setup) -> Turn:
-    """Run the flow, and look only at the part that counts."""
+    """Run the flow, and measure only the counted part."""
     counting = _Counting(spark, time.time() + setup.settle_s)
     run = _flow(setup, counting).start(spark, plan=None if setup.chained else _apart(setup))
     run.wait(setup.settle_s)
@@ -174,13 +176,13 @@ def take_turn(spark: SparkSession, setup: Setup) -> Turn:
 
 
 def _busy_s() -> float:
-    """CPU seconds that the whole machine has spent so far, time taken by other guests included."""
+    """CPU seconds spent by the whole machine so far, including time stolen by other guests."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
 
 
 class _Counting:
-    """Counts hand-overs and their records in the first step, from a moment on."""
+    """Counts hand-overs and their records in the first step, from a given time on."""
 
     def __init__(self, spark: SparkSession, from_s: float) -> None:
         self._hand_overs = spark.sparkContext.accumulator(0)
@@ -194,7 +196,7 @@ class _Counting:
         return batch
 
     def mean(self) -> float | None:
-        """Records in a hand-over; known once the batch has ended."""
+        """Records per hand-over; known once the batch has ended."""
         hand_overs = self._hand_overs.value
         return self._records.value / hand_overs if hand_overs else None
 
@@ -237,7 +239,7 @@ def _pipeline(setup: Setup, counting: _Counting) -> Callable[[DataFrame], DataFr
 
 
 def _apart(setup: Setup) -> Callable[[Graph], Plan]:
-    """The plan in which each step has a hand-over of its own."""
+    """The plan in which each step has its own hand-over."""
 
     def plan(graph: Graph) -> Plan:
         first = first_plan(graph, setup.recovery_s * 1e3, slots=1)

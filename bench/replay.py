@@ -1,7 +1,7 @@
-"""Replay: how many records a second does the replay source hand out, from one partition?
+"""Replay: how many records per second does the replay source deliver from one partition?
 
-Records that are all due at once are read by Spark itself, without a step: first every column,
-then only the index.
+Spark reads records that are all due at once, without a step: first all columns, then only the
+index.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLUMNS = {"all columns": "*", "index only": "seq"}
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """Read the whole trace several times; the median rate after the first, which warms up."""
+    """Read the whole trace several times; the median rate after the first, which is a warm-up."""
     turns = 4 if quick else 10
     zeros = np.zeros(RECORDS, dtype=np.int32)
     trace = load.Trace(np.zeros(RECORDS, dtype=np.int64), zeros, zeros + 32, ("key",))
@@ -60,7 +60,7 @@ def _turn(spark: SparkSession, trace: load.Trace, columns: str) -> float:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The result for a person."""
+    """The result as a table."""
     shown = Table(title="The replay source, one partition")
     for column in ("", "records/s"):
         shown.add_column(column, justify="right")

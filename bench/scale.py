@@ -1,12 +1,12 @@
-"""Scale: one load, every policy, on a real cluster of this machine.
+"""Scale: one load, every policy, on a real cluster on this machine.
 
-PrimeTest under its staircase, on a standalone cluster with 1 to 8 executors of one core. The step
-that tests waits 5 ms for each record, as for an answer from another machine, so that two cores can
-hold eight executors; everything else is real: processes that start and end, queries that take new
-executors up between two batches, records that wait meanwhile. The first step of the load is the
-warm-up, as in the original (Lohrmann 2016, section 5.1.2), and does not count. Spark's own dynamic
-allocation is run beside the policies, in a session of its own, and constant numbers of executors,
-to find the fewest that keep what ours keeps.
+PrimeTest under its staircase, on a standalone cluster with 1 to 8 executors of one core. The
+testing step waits 5 ms for each record, as if for an answer from another machine, so that two cores
+are enough for eight executors; everything else is real: processes start and end, queries take up
+new executors between two batches, and records wait in the meantime. The first step of the load is
+the warm-up, as in the original (Lohrmann 2016, section 5.1.2), and does not count. For comparison,
+it also runs Spark's own dynamic allocation, in a separate session, and constant numbers of
+executors, to find the fewest that keep the bound as often as ours.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ WAIT_MS = 5.0
 BOUND_MS = 1_000.0
 EVERY_S = 5.0
 BATCH = 2_000
-"""No batch takes more records, which people set on their sources (as ``maxOffsetsPerTrigger`` of
-Kafka): who has too few executors would otherwise be caught in one batch for minutes, and could not
-be compared. Batches that keep the bound are smaller."""
+"""The limit of records per batch, which users set on their sources (such as
+``maxOffsetsPerTrigger`` of Kafka): without it, a run with too few executors would be stuck in one
+batch for minutes, and could not be compared. Batches that keep the bound are smaller."""
 
 LOW_PER_S, HIGH_PER_S = 100.0, 800.0
 STAIRS = load.Staircase(LOW_PER_S, HIGH_PER_S, steps=7, step_s=60)
-"""As in the original, at a hundredth of its rates."""
+"""As in the original, at one hundredth of its rates."""
 
 SHORT = load.Staircase(LOW_PER_S, HIGH_PER_S, steps=2, step_s=12)
-"""Hardly longer than executors take to start: who reacts late is late for all of a step."""
+"""Hardly longer than executors take to start: a late reaction is late for a whole step."""
 
 SMALL = {
     "spark.executor.memory": "512m",
@@ -79,8 +79,8 @@ SMALL = {
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=128m"
     ),
 }
-"""Eight executors share two cores here, so none may spend them on compiling twice what runs once,
-nor on collecting garbage side by side, nor because a class was loaded."""
+"""Eight executors share two cores here, so they must not spend CPU on compiling code twice, on
+parallel garbage collection, or on collections triggered by class loading."""
 
 OWN = few_executors(1, MOST, 1)
 """Spark decides: more executors while tasks wait for a slot, fewer when they idle for a minute."""
@@ -93,7 +93,7 @@ SPARKS_OWN = "Spark's own"
 def measure(*, quick: bool, keep: Path | None = None) -> dict[str, Any]:
     """Run every policy under the same load, and constant numbers of executors beside them.
 
-    Runs that are finished are kept in the file ``keep``; one in which the machine stood still is
+    Finished runs are kept in the file ``keep``; runs during which the machine stood still are
     repeated.
     """
     stairs = SHORT if quick else STAIRS
@@ -150,11 +150,11 @@ def _warm_session(cluster: Cluster) -> Iterator[SparkSession]:
 def _constants(
     spark: SparkSession, done: Done, ours: dict[str, Any], stairs: load.Staircase, *, quick: bool
 ) -> list[dict[str, Any]]:
-    """Constant numbers, the largest first, among them the fewest that keep what ours kept.
+    """Constant numbers, largest first, including the fewest that keep as much as ours.
 
-    From the number that the highest rate needs by our model, downwards for as long as they keep as
-    much, or upwards until one does; and the most, which is what people have who do not scale. What
-    an interval needs is not known where the run ended within it.
+    Starting from the number that our model gives for the highest rate, it goes down as long as the
+    share kept is as high, or up until it is; and it includes the maximum, which is what users
+    without scaling have. The number that an interval needs is unknown if the run ended within it.
     """
     found: dict[int, dict[str, Any]] = {}
 
@@ -176,7 +176,7 @@ def _constants(
 
 
 def _best(constants: list[dict[str, Any]], share: float) -> dict[str, Any]:
-    """The cheapest that keeps as much; where none does, the one that keeps most."""
+    """The cheapest run that keeps as much; if there is none, the one that keeps most."""
     enough = [run for run in constants if run["fulfilled_share"] >= share]
     if not enough:
         return max(constants, key=lambda run: float(run["fulfilled_share"]))
@@ -205,7 +205,7 @@ def elastic_run(
 
 
 def _run_sparks_own(master: str, stairs: load.Staircase) -> dict[str, Any]:
-    """The same where Spark decides: always as many partitions as there may be executors."""
+    """The same under Spark's own allocation, always with the most partitions."""
     sizes = list[tuple[int, int]]()
     spark = session("scale", master=master, settings=SMALL | OWN)
     try:
@@ -242,12 +242,12 @@ def _flow(steps: Pipeline, stairs: load.Staircase, **elastic: Any) -> Flow:
 def _followed(
     name: str, run: Run, stairs: load.Staircase, look: Callable[[], None] = lambda: None
 ) -> Report:
-    """Let a flow run through the whole load, and look at it from time to time."""
+    """Run a flow through the whole load, and check on it from time to time."""
     for _ in run.looks(stairs.duration_s, threading.Event()):
         look()
     if run.wait(0):
         run.stop()
-        raise FlowFailed(f"The flow under '{name}' ended by itself: see what it said.")
+        raise FlowFailed(f"The flow under '{name}' ended by itself: see its messages.")
     return run.stop()
 
 
@@ -268,7 +268,7 @@ def _step(
 
 
 def _sized(steps: list[dict[str, Any]]) -> list[SizedStep]:
-    """The control steps of a run as reports and pictures take them."""
+    """The control steps of a run, in the form for reports and pictures."""
     return [
         SizedStep(
             round((step["at_s"] + EVERY_S) * 1e6),
@@ -284,7 +284,7 @@ def _sized(steps: list[dict[str, Any]]) -> list[SizedStep]:
 
 
 def _most_moves(steps: list[dict[str, Any]], step_s: float) -> int:
-    """The most moves that were made while the load stayed on one step of its staircase."""
+    """The most moves during any one step of the load's staircase."""
     moves = Counter(
         now["at_s"] // step_s for before, now in pairwise(steps) if now["size"] != before["size"]
     )
@@ -311,23 +311,23 @@ def _outcome(
 
 
 def pipeline(records: DataFrame) -> DataFrame:
-    """One step, on as many partitions as there are executors."""
+    """The flow's step, on as many partitions as there are executors."""
     return records.transform(step("test", answer, "seq long", scale=(1, 4 * MOST)))
 
 
 def widest(records: DataFrame) -> DataFrame:
-    """The same on as many partitions as there may be executors."""
+    """The same, on as many partitions as the maximum of executors."""
     return records.transform(step("test", answer, "seq long", scale=(MOST, MOST)))
 
 
 def answer(row: Any) -> int:
-    """Wait as for an answer from another machine."""
+    """Wait, as if for an answer from another machine."""
     time.sleep(WAIT_MS / 1e3)
     return int(row.seq)
 
 
 def _warm_up(spark: SparkSession) -> None:
-    """Run the flow for a while, so that no policy pays for a JVM that is cold."""
+    """Run the flow for a while, so that no policy pays for a cold JVM."""
     _begin_with(spark, 2)
     gentle = load.generate(load.Constant(LOW_PER_S, "30 s"), seed=2)
     flow = Flow("warm-up", gentle, pipeline, sinks.discard(), executors=(2, 2), scaler=Peak())
@@ -335,28 +335,28 @@ def _warm_up(spark: SparkSession) -> None:
 
 
 def _begin_with(spark: SparkSession, size: int) -> None:
-    """Bring the session to a number of executors, and wait until they are there."""
+    """Set the session's number of executors, and wait until they are there."""
     executors = Executors(spark)
     executors.ask_for(size)
     deadline = time.monotonic() + 120
     while len(executors.ready()) != size:
         executors.end_surplus()
         if time.monotonic() > deadline:
-            raise FlowFailed(executors.missing() or f"No {size} executors came in two minutes.")
+            raise FlowFailed(executors.missing() or f"No {size} executors in two minutes.")
         time.sleep(0.2)
 
 
 def draw(result: dict[str, Any], path: Path) -> Path:
-    """The result as a picture: every policy, and the best constant number."""
+    """Draw the result: every policy, and the best constant number."""
     shown = (*result["policies"], result["best_constant"])
     return plot(path, {run["name"]: _sized(run["steps"]) for run in shown}, result["bound_ms"])
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The result for a person."""
+    """The result as a table."""
     runs = (*result["policies"], *result["constants"])
     figures = {run["name"]: saso(_sized(run["steps"])) for run in runs}
-    # Only the run itself knew what was starting.
+    # Only the run itself knows what was starting.
     held = {run["name"]: run["core_seconds"] for run in runs}
     shown = saso_table({n: replace(found, core_seconds=held[n]) for n, found in figures.items()})
     shown.title = f"PrimeTest's staircase, mean of {result['bound_ms']:g} ms, on real executors"

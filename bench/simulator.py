@@ -1,8 +1,8 @@
-"""Simulator: how many customers a second does our simulation take through a queue?
+"""Simulator: how many customers per second does our simulation take through a queue?
 
-The same M/M/1 queue, and the same row of three of them, on ours, on SimPy and on Ciw, in turns.
-Ours is compiled before the clock starts; drawing the random numbers, the quantiles and their
-confidence intervals count. The others only have to find the mean.
+The same M/M/1 queue, and the same three of them in series, in our simulation, SimPy and Ciw, in
+turns. Ours is compiled before the clock starts, but its time includes drawing the random numbers
+and computing quantiles with their confidence intervals. The others only compute the mean.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Run:
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """Every side in turn, several times; the median of each."""
+    """Run each side in turn, several times; the median of each."""
     for name, module in (("SimPy", "simpy"), ("Ciw", "ciw")):
         if importlib.util.find_spec(module) is None:
             raise EnvironmentUnfit(
@@ -75,7 +75,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
 
 
 def _exact_ms() -> float:
-    """The mean time in an M/M/1 queue, ``1/(mu - lambda)``; in a row each is one (Burke 1956)."""
+    """The mean time in an M/M/1 queue, ``1/(mu - lambda)``; in series each is one (Burke 1956)."""
     return 1 / (1 / SERVICE_MS - 1 / GAP_MS)
 
 
@@ -96,7 +96,7 @@ def _ours(stages: int, customers: int, seed: int) -> float:
 def _simpy(stages: int, customers: int, seed: int) -> float:
     import simpy  # noqa: PLC0415 - only this benchmark needs it
 
-    rng = random.Random(seed)  # noqa: S311 - chance, not secrecy
+    rng = random.Random(seed)  # noqa: S311 - for chance, not secrecy
     environment = simpy.Environment()
     row = [simpy.Resource(environment) for _ in range(stages)]
     latencies: list[float] = []
@@ -140,7 +140,7 @@ def _ciw(stages: int, customers: int, seed: int) -> float:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The result for a person."""
+    """The result as a table."""
     shown = Table(title="Simulated customers per second, one core")
     for column in ("", "one queue", "three in a row"):
         shown.add_column(column, justify="right")

@@ -1,19 +1,19 @@
 """Soak: does anything grow when a flow with state runs for long?
 
-A keyed count in real-time mode under a bound, 5,000 records/s over 10,000 keys, looked at every
-half a minute: memory, threads, open files, the checkpoint, latency. Whatever is larger in the last
-quarter of the run than in the first by more than a tenth is named. Three things would grow though
-nothing leaks, and are kept out:
+A keyed count in real-time mode under a bound, 5,000 records/s over 10,000 keys, sampled every half
+minute: memory, threads, open files, the checkpoint, latency. Figures that are more than a tenth
+larger in the last quarter of the run than in the first are reported. Three things would grow
+without a leak, and are excluded:
 
 - The beginning, in which code is compiled and every key is seen for the first time, does not
-  count. All states are there after a few seconds, so that from then on their bytes are bounded.
-- The memory of a process is what is resident less what it maps from files: the load is such a
-  file, and more and more of it has been read. The JVM's heap goes up and down like a saw, so the
-  median over a quarter is taken, and the heap has a limit that it reaches soon.
-- Spark's log keeps the last batches. It is told to keep few, so that their number is there soon.
+  count. All states exist after a few seconds, so from then on their size is bounded.
+- The memory of a process is its resident memory minus mapped files: the load is such a file, and
+  more and more of it has been read. The JVM's heap size follows a sawtooth, so the median over a
+  quarter is taken, and the heap has a limit that it reaches soon.
+- Spark's log keeps the last batches. It is set to keep few, so that it reaches that number soon.
 
-The JVM's threads do rise in a short run: two pools of Spark's block manager fill up to 100 each,
-and only then stay.
+The number of JVM threads does rise in a short run: two pools of Spark's block manager grow to 100
+each, and stay there.
 
     python -m bench.soak --minutes 60
 """
@@ -58,33 +58,33 @@ KEYS = 10_000
 PARTITIONS = 2
 SAMPLE_S = 30.0
 RECOVERY = "5 s"
-"""The shortest real-time batch, for as many batches as can be."""
+"""The shortest real-time batch, to have as many batches as possible."""
 
 BOUND = "50 ms"
-"""Kept live all the time, so that the loop is soaked as well."""
+"""Kept during the whole run, so that the control loop is tested too."""
 
 SETTINGS = {
-    "spark.driver.memory": "1g",  # a small heap is full soon, and then shows what it cannot free
+    "spark.driver.memory": "1g",  # a small heap fills soon, and then shows what cannot be freed
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
 
 LEAST_WARM_UP_S = 60.0
 WARM_UP_SHARE = 0.1
 LEAST_SAMPLES = 8
-"""Two for a quarter."""
+"""Two per quarter."""
 
 GROWN = 1.1
 SPARE_S = 60.0
-"""How much longer than the run the load is."""
+"""How much longer the load is than the run."""
 
 STEP = "count"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How things stood at one moment; latencies and records are of the time since the last one.
+    """The figures at one time; latencies and records are those since the last sample.
 
-    Without records the latencies are 0. ``open_files`` are the file descriptors of all processes
+    Without records the latencies are 0. ``open_files`` counts the file descriptors of all processes
     together.
     """
 
@@ -107,7 +107,7 @@ FIGURES = tuple(field.name for field in fields(Sample) if field.name != "at_s")
 
 
 def warm_up_s(seconds: float) -> float:
-    """How much of the beginning of a run does not count."""
+    """How much of the start of a run does not count."""
     return max(LEAST_WARM_UP_S, WARM_UP_SHARE * seconds)
 
 
@@ -117,15 +117,15 @@ def shortest_s() -> float:
 
 
 def analysed(samples: Sequence[Sample], warm_s: float) -> dict[str, Any]:
-    """The medians of the first and the last quarter after the warm-up, and what has grown.
+    """The medians of the first and the last quarter after the warm-up, and which have grown.
 
-    A figure has grown if its median in the last quarter exceeds the one in the first by more than
-    a tenth. Where the first is zero there is no ratio, and anything above it has grown.
+    A figure has grown if its median in the last quarter exceeds the one in the first by more than a
+    tenth. If the first is zero there is no ratio, and anything above zero has grown.
     """
     counted = [sample for sample in samples if sample.at_s >= warm_s]
     if len(counted) < LEAST_SAMPLES:
         raise FlowFailed(
-            f"Only {len(counted)} samples of the soak came after its warm-up of {warm_s:g} s, and "
+            f"Only {len(counted)} samples of the soak are after its warm-up of {warm_s:g} s, and "
             f"{LEAST_SAMPLES} are needed: let it run longer."
         )
     quarter = len(counted) // 4
@@ -147,7 +147,7 @@ def analysed(samples: Sequence[Sample], warm_s: float) -> dict[str, Any]:
 def _sample(checkpoint: Path, at_s: float, news: Sequence[IntervalRecord]) -> Sample:
     driver = psutil.Process()
     jvms: list[psutil.Process] = []
-    workers: list[psutil.Process] = []  # and the process that they are forked from
+    workers: list[psutil.Process] = []  # including the process that they are forked from
     for process in driver.children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             (jvms if process.name() == "java" else workers).append(process)
@@ -171,7 +171,7 @@ def _sample(checkpoint: Path, at_s: float, news: Sequence[IntervalRecord]) -> Sa
 
 
 def _summed(processes: Sequence[psutil.Process], figure: Callable[[psutil.Process], int]) -> int:
-    """A figure over the processes that are still there."""
+    """The sum of a figure over the processes that are still running."""
     total = 0
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -180,7 +180,7 @@ def _summed(processes: Sequence[psutil.Process], figure: Callable[[psutil.Proces
 
 
 def _own_bytes(process: psutil.Process) -> int:
-    """What a process has in memory, without what it maps from files."""
+    """The resident memory of a process, without mapped files."""
     memory = process.memory_info()
     return int(memory.rss - getattr(memory, "shared", 0))
 
@@ -190,7 +190,7 @@ def _mib(size: int) -> float:
 
 
 def _sizes(directory: Path) -> Iterator[int]:
-    """The sizes of all files below a directory in which files come and go."""
+    """The sizes of all files below a directory, while files come and go."""
     for path in directory.rglob("*"):
         with suppress(FileNotFoundError):
             if path.is_file():
@@ -201,7 +201,7 @@ def _sizes(directory: Path) -> Iterator[int]:
 
 
 def measure(minutes: float) -> dict[str, Any]:
-    """Run the flow for so long, or until Ctrl-C; the samples, and what they say."""
+    """Run the flow for this time, or until Ctrl-C; returns the samples and their analysis."""
     seconds = minutes * 60.0
     if not seconds >= shortest_s():
         raise InputError(
@@ -226,14 +226,14 @@ def measure(minutes: float) -> dict[str, Any]:
         "keys": KEYS,
         "seconds": seconds,
         "warm_up_s": warm_s,
-        "memory": "resident less mapped files; medians of quarters after the warm-up",
+        "memory": "resident minus mapped files; medians of quarters after the warm-up",
         "samples": [asdict(sample) for sample in samples],
         "machine": described(),
     }
 
 
 def _make_load(path: Path, seconds: float) -> None:
-    """An even load, saved and let go of: an hour of it is 300 MB."""
+    """Make and save a constant load, without keeping it in memory: an hour is 300 MB."""
     profile = load.Constant(RATE_PER_S, seconds)
     load.generate(profile, arrivals="even", keys=load.Uniform(KEYS)).save(path)
 
@@ -282,14 +282,14 @@ def _counts(records: DataFrame) -> DataFrame:
 
 
 def _read(flow: Path) -> int:
-    """How many records Spark's log calls read."""
+    """How many records have been read according to Spark's log."""
     log = flow / "checkpoint"
     entry = (log / "offsets" / str(BatchLog(log).committed)).read_text(encoding="utf-8")
     return sum(json.loads(entry.splitlines()[-1])["next"])
 
 
 def _counted(flow: Path) -> int:
-    """What the counts of all keys come to."""
+    """The sum of the counts of all keys."""
     total = 0
     for partition in range(PARTITIONS):
         store = Store(state_place(flow / "state", STEP) / str(partition))

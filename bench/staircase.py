@@ -1,9 +1,9 @@
-"""Staircase: the same flow under a bound of 10 ms and of 500 ms, each on the backend that it chose.
+"""Staircase: the same flow under bounds of 10 ms and 500 ms, each on the backend that it chooses.
 
-PrimeTest with its load that goes up and down (``examples/primes.py``), with ``backend="auto"``. The
-tight bound needs real-time mode; the loose one is kept by micro-batches. Beside them the loose
-bound in real-time mode, which shows what the choice gives away: it holds its slots all the time,
-and uses less CPU.
+PrimeTest with its rising and falling load (``examples/primes.py``), with ``backend="auto"``. The
+tight bound needs real-time mode; micro-batches keep the loose one. For comparison, the loose bound
+also runs in real-time mode, which shows the cost of the choice: real-time mode holds its slots all
+the time, but uses less CPU.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ WHOLE_S = 50.0
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """Run every side once or thrice, in turns, after one of each that is not counted.
+    """Run every side once or three times, in turns, after an uncounted run of each.
 
-    What a run uses is compared, and a cold JVM spends more on compiling than on the flow.
+    The CPU use of runs is compared, and a cold JVM spends more on compiling than on the flow.
     """
     rounds = 1 if quick else 3
     spark = session("staircase", master="local[4]")
@@ -47,7 +47,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
 
 
 def _side(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rounds of one side together: the intervals of all of them, and the middle of the rest."""
+    """All rounds of one side: the intervals of all of them, and the median of all other figures."""
     return {
         **{name: runs[-1][name] for name in ("bound_ms", "asked", "ran")},
         "fulfilled_share": round(sum(run["fulfilled_share"] for run in runs) / len(runs), 4),
@@ -76,7 +76,7 @@ def _run(spark: SparkSession, bound_ms: float, backend: str, seconds: float) -> 
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The result for a person."""
+    """The result as a table."""
     shown = Table(title="PrimeTest under two bounds")
     for column in ("bound", "asked", "ran", "kept", "mean", "CPU s"):
         shown.add_column(column, justify="right")

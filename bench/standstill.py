@@ -1,4 +1,4 @@
-"""Runs on a virtual machine: one in which it was stopped is done once more."""
+"""Repeats runs during which the virtual machine was stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 STILL_S = 2.0
-"""A machine that does nothing for that long was not slow, but stopped."""
+"""A machine that does nothing for this long was not slow, but stopped."""
 
 TRIES = 3
 
@@ -23,25 +23,25 @@ _LOOK_S = 0.1
 
 
 class Standstill:
-    """Notices when the machine stands still, as a virtual one does while it is copied or moved.
+    """Notices when the machine stands still, as a virtual machine does while it is copied or moved.
 
-    While it is entered, a thread looks at the clock ten times a second.
+    While it is active, a thread reads the clock ten times per second.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
-        """``now_s`` is the clock that goes on meanwhile."""
+        """``now_s`` is a clock that goes on during a standstill."""
         self.longest_s = 0.0
         self._now_s = now_s
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Standstill:
-        """Begin to watch."""
+        """Start watching."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._over.set()
         self._thread.join()
 
@@ -54,7 +54,7 @@ class Standstill:
 
 
 def moving(run: Callable[[], _T]) -> _T:
-    """The result of a run in which the machine did not stand still, or of the last try."""
+    """The result of a run during which the machine did not stand still, or of the last try."""
     for _ in range(TRIES):
         with Standstill() as watched:
             result = run()

@@ -1,14 +1,14 @@
-"""Stela: the six topologies of Xu 2021 get one machine more, under every strategy, and lose four.
+"""Stela: under every strategy, the six topologies of Xu 2021 gain one machine, and lose four.
 
-It runs in the simulator (``bench.scale_out.dataflow``). Spark gives a free core to any
-task that is ready, so an instance of an operator cannot be placed on a machine there, which is all
-that these strategies do. The sizes are those of table 2.1: instances and tasks for each component,
-and machines; there is one instance for each worker process, which gives the number of components.
-The original shows neither the speeds of its operators nor, other than as pictures, their graphs:
-those here are ours, each with operators that are congested. As in the original, machines have CPU
-to spare, so that operators are held up by their number of instances. Two cases beyond it show what
-ETP does not see: machines that are short of CPU, and a bottleneck below the threshold of 1.2.
-Throughput is what the sinks process.
+It runs in the simulator (``bench.scale_out.dataflow``). Spark gives a free core to any task that is
+ready, so it cannot place an instance of an operator on a certain machine, and that is all that
+these strategies do. The sizes are those of table 2.1: instances and tasks per component, and
+machines; there is one instance per worker process, which gives the number of components. The
+original does not give the speeds of its operators, and shows their graphs only as pictures: those
+here are our own, each with some congested operators. As in the original, machines have spare CPU,
+so that operators are limited by their number of instances. Two additional cases show what ETP does
+not see: machines that are short of CPU, and a bottleneck below the threshold of 1.2. Throughput is
+what the sinks process.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from bench.scale_out.machines import ScalePlan
 
 KNOWN = "etp, capacities known"
-"""ETP that is told what operators could process, by how busy they are; the original is not."""
+"""ETP with the capacities of operators, derived from how busy they are; the original has none."""
 
 AT_S = 60
 PAUSE_S = 10.0
 MEASURED_S = 30
-"""Rates are those of so long before the change, and of so long at the end."""
+"""Rates are averaged over this time before the change, and at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A flow and its size: instances of each operator, at most so many, on so many machines."""
+    """A flow and its size: instances of each operator, their maximum, and the machines."""
 
     name: str
     flow: FluidFlow
@@ -54,7 +54,7 @@ class Topology:
     machines: int
 
     def named(self) -> list[str]:
-        """An instance of each operator as often as it has some, operator by operator."""
+        """The operator of each instance, operator by operator."""
         return [o.name for o in self.flow.operators for _ in range(self.instances)]
 
     def homes(self) -> list[str]:
@@ -175,9 +175,9 @@ LEAVING = 4
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
-    """Every topology under every strategy, and every choice of four machines of eight to go.
+    """Run every topology under every strategy, and remove every choice of four of eight machines.
 
-    Quick, the simulated time is shorter and only every seventh choice is tried.
+    If ``quick``, the simulated time is shorter and only every seventh choice is tried.
     """
     after_s = 120 if quick else 240
     outs = {topology.name: _outwards(topology, after_s) for topology in TOPOLOGIES}
@@ -204,9 +204,9 @@ def _outwards(topology: Topology, after_s: int) -> dict[str, Any]:
 
 
 def _inwards(topology: Topology, after_s: int, every: int) -> dict[str, Any]:
-    """The machines of lowest ETPSum go, or any other four; what they ran is dealt in one way.
+    """Remove the machines with the lowest ETPSum, or any other four; redistribution is the same.
 
-    As in the original each machine starts with instances of two operators at most.
+    As in the original, each machine starts with instances of at most two operators.
     """
     names, homes = topology.named(), topology.homes()
     cuts = [len(names) * number // len(homes) for number in range(len(homes) + 1)]
@@ -231,7 +231,7 @@ def _inwards(topology: Topology, after_s: int, every: int) -> dict[str, Any]:
 
 
 def _median(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
-    """The middle of each figure; never to have been stable counts as longest."""
+    """The median of each figure; a run that never became stable counts as the longest."""
     middle = {
         name: statistics.median(outcome[name] for outcome in outcomes)
         for name in ("before_per_s", "after_per_s", "gain", "downtime_s")
@@ -242,7 +242,7 @@ def _median(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _observed(topology: Topology, seen: FluidRun, *, capacities: bool = False) -> Dataflow:
-    """The rates that a scheduler would have measured at the end of a run."""
+    """The rates that a scheduler would measure at the end of a run."""
     last = slice(-MEASURED_S, None)
     parts = (seen.input_per_s, seen.processed_per_s, seen.emitted_per_s, seen.busy)
     columns = zip(*(part[last].mean(axis=0).tolist() for part in parts), strict=True)
@@ -285,8 +285,8 @@ def _counted(plan: ScalePlan) -> Mapping[str, int]:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The result for a person."""
-    shown = Table(title="Machines that come and go, in the simulator")
+    """The result as a table."""
+    shown = Table(title="Machines added and removed, in the simulator")
     for column in ("topology", "strategy"):
         shown.add_column(column, justify="left")
     for column in ("before", "after", "gain", "stable after", "nothing for"):

@@ -99,7 +99,7 @@ def test_kernels_are_kept_only_where_others_cannot_write(
         settings.CACHE_DIR = before
     assert bool(list(place.rglob("*.nbi"))) is kept
     said = " ".join(record.message for record in caplog.records)
-    why = f"Compiled kernels are not kept, because {place} can be written by others: take away"
+    why = f"Compiled kernels are not kept, because {place} can be written by others: remove"
     assert said.startswith(why) is not kept
 
 

@@ -66,7 +66,7 @@ def test_of_a_long_text_both_ends_are_shown() -> None:
         ("-Infinity", "has -Infinity at its top: give a finite"),
         ('{"a": 1e999}', "has Infinity at a: give a finite"),
         (f'{{"a": {LARGEST + 1}}}', "has 9007199254740993 at a: give a number up to 9,007"),
-        ('{"a": 1' + "0" * 5_000 + "}", "has a number without end"),
+        ('{"a": 1' + "0" * 5_000 + "}", "has a number with too many digits"),
         ("[" * (DEEPEST + 2) + "]" * (DEEPEST + 2), "is nested too deeply at"),
         ("[" * 100_000, "is nested too deeply"),
         (json.dumps({"a": "x" * (LONGEST + 1)}), "has a text of 100,001 characters at a"),

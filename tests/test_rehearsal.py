@@ -96,7 +96,7 @@ def test_a_recorded_load_has_its_rates_one_after_the_other() -> None:
     assert len(trace) == 4_000
     assert not ((due_s > 10.1) & (due_s < 19.9)).any()
     for wrong in ([], [1.0, -2.0], [float("nan")]):
-        with pytest.raises(LoadError, match="each finite and not below 0"):
+        with pytest.raises(LoadError, match="must be finite and not below 0"):
             Recorded(wrong, 10)
 
 

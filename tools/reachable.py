@@ -4,11 +4,11 @@
 
 A user has the names in ``tailrace.__all__``, what the docs import, and the commands. From there the
 check follows names through the sources of the package, by their syntax and without running them.
-What only tests or benchmarks use is not reached. Each definition that is not reached is told with
-its lines, and the exit code is 1; a package that is reached as a whole takes one line.
+Code that only tests or benchmarks use is not reached. Each unreached definition is printed with its
+number of lines, and the exit code is 1; if everything is reached, one line says so.
 
-In doubt a definition counts as reached: a method or a class attribute when anything of its name is
-read from any object, or when a text equals its name. Fields and members of enums are not judged.
+When in doubt a definition counts as reached: a method or class attribute if anything with its name
+is read from any object, or if a text equals its name. Fields and members of enums are not checked.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ EXTRA_ROOTS: Final[dict[str, str]] = {
     "tailrace.report.data.Report._repr_html_": "notebooks ask for it",
     "tailrace.state.plain._Pickler.reducer_override": "pickle calls it, though its base has none",
 }
-"""What users reach in a way that is not seen here: dotted names, each with its reason."""
+"""What users reach in ways that this check does not see: dotted names, each with its reason."""
 
 _IMPORT: Final = re.compile(rf"^from ({PACKAGE}[\w.]*) import (?:\(([^)]*)\)|(.+))$", re.MULTILINE)
 _DOTTED: Final = re.compile(rf"{PACKAGE}(?:[.:]\w+)+")
 
 
 class Reach:
-    """What is reached so far, and what it refers to."""
+    """The definitions reached so far, and what they refer to."""
 
     def __init__(self, modules: dict[str, Module]) -> None:
         """Nothing is reached yet."""
@@ -65,12 +65,12 @@ class Reach:
         self._todo: list[Definition] = []
 
     def publish(self, chain: Chain) -> None:
-        """Give users a name, by its whole path, with all that is public in it."""
+        """Mark a name, by its full path, as available to users, with everything public in it."""
         for found, _ in self._locate(chain):
             self._open(found)
 
     def enter(self, module: Module) -> None:
-        """Run a module: its statements, those of the packages around it, and its hooks."""
+        """Mark a module as run: its statements, those of its parent packages, and its hooks."""
         if module in self._entered:
             return
         self._entered.add(module)
@@ -83,7 +83,7 @@ class Reach:
             self.enter(around)
 
     def reach(self, definition: Definition) -> None:
-        """Use a definition; what it refers to is followed later."""
+        """Mark a definition as reached; what it refers to is followed later."""
         if definition not in self.reached:
             self.reached.add(definition)
             self._todo.append(definition)
@@ -92,7 +92,7 @@ class Reach:
             self.enter(definition.module)
 
     def read(self, nodes: Iterable[ast.AST], module: Module, around: Scope | None = None) -> None:
-        """Reach what code refers to; ``around`` is the body of the class that it stands in."""
+        """Reach what code refers to; ``around`` is the body of the enclosing class."""
         uses = Uses()
         for node in nodes:
             uses.visit_head(node) if isinstance(node, ast.ClassDef) else uses.visit(node)
@@ -115,14 +115,14 @@ class Reach:
         self._words |= uses.words
 
     def follow(self) -> None:
-        """Go on until nothing more is reached."""
+        """Follow references until nothing more is reached."""
         while self._todo or self._reach_members():
             found = self._todo.pop()
             around = found.owner.inner if found.owner and found.kind == "attribute" else found.inner
             self.read((*found.nodes, *found.inner.statements), found.module, around)
 
     def _reach_members(self) -> bool:
-        """Reach what is used of classes, and of modules as values; whether that is any more."""
+        """Reach the used members of classes, and of modules used as values; whether any are new."""
         scopes = [*self._values, *(each.inner for each in self.reached)]
         for name, member in [pair for each in scopes for pair in each.definitions.items()]:
             if name in self._words or (
@@ -140,7 +140,7 @@ class Reach:
         return for_java or is_dunder(name) or self._overrides(owner, name)
 
     def _overrides(self, owner: Definition, name: str) -> bool:
-        """Whether a member is one of a class outside the package, which may call it."""
+        """Whether a member overrides one of a class outside the package, which may call it."""
         for chain in owner.bases():
             ours = [found for found, _ in self._find(owner.module, chain)]
             for found in ours:
@@ -165,7 +165,7 @@ class Reach:
                     self._open_class(kind)
 
     def _open_class(self, kind: Definition) -> list[Definition]:
-        """Reach, and return, the public members of a class and of the classes it is made of."""
+        """Reach, and return, the public members of a class and of its base classes."""
         members = [each for name, each in kind.inner.definitions.items() if name[0] != "_"]
         for chain in kind.bases():
             for base, _ in self._find(kind.module, chain):
@@ -176,7 +176,7 @@ class Reach:
         return members
 
     def _handed(self, given: Definition) -> Iterator[Definition]:
-        """The classes that a function of users takes, returns, or calls them back with."""
+        """The classes that a user's function takes, returns, or is called back with."""
         for node in given.nodes:
             if isinstance(node, Function):
                 uses = Uses()
@@ -187,7 +187,7 @@ class Reach:
                             yield found
 
     def _locate(self, chain: Chain) -> Iterator[tuple[Module | Definition, Chain]]:
-        """What a dotted name stands for that begins with the package."""
+        """What a dotted name that begins with the package stands for."""
         for length in range(len(chain), 0, -1):
             module = self.modules.get(".".join(chain[:length]))
             if module is not None:
@@ -198,7 +198,7 @@ class Reach:
                 return
 
     def _find(self, module: Module, chain: Chain) -> Iterator[tuple[Module | Definition, Chain]]:
-        """What a dotted name stands for in a module, each with what is left of the name."""
+        """What a dotted name stands for in a module, each with the rest of the name."""
         found, rest = module.definitions.get(chain[0]), chain[1:]
         while found is not None and rest and rest[0] in found.inner.definitions:
             found, rest = found.inner.definitions[rest[0]], rest[1:]
@@ -209,7 +209,7 @@ class Reach:
 
 
 def _may_have(dotted: str, name: str) -> bool:
-    """Whether a class outside the package has an attribute, or cannot be asked."""
+    """Whether a class outside the package has an attribute, or cannot be inspected."""
     home, _, kind = dotted.rpartition(".")
     try:
         return hasattr(getattr(importlib.import_module(home), kind), name)
@@ -218,12 +218,12 @@ def _may_have(dotted: str, name: str) -> bool:
 
 
 def is_dunder(name: str) -> bool:
-    """Whether it is Python that uses a name."""
+    """Whether Python itself uses a name."""
     return name.startswith("__") and name.endswith("__")
 
 
 def public_names(module: Module) -> list[str]:
-    """What a module says that it gives; else what it defines without an underscore."""
+    """The names in ``__all__`` of a module; without it, those that have no underscore."""
     for node in module.definitions["__all__"].nodes if "__all__" in module.definitions else ():
         if isinstance(node, ast.Assign):
             return [str(name) for name in ast.literal_eval(node.value)]
@@ -231,7 +231,7 @@ def public_names(module: Module) -> list[str]:
 
 
 def reach_from_users(root: Path) -> Reach:
-    """All that users reach of the package below a directory."""
+    """Everything that users reach of the package below a directory."""
     reach = Reach(read_package(root))
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     given = [PACKAGE, *project.get("scripts", {}).values(), *documented(root), *EXTRA_ROOTS]
@@ -265,7 +265,7 @@ def _commands(module: Module) -> Iterator[Definition]:
 
 
 def unreached(scope: Scope, reached: set[Definition]) -> Iterator[Definition]:
-    """The definitions of a module or a class that are not reached, outermost only."""
+    """The unreached definitions of a module or a class, outermost only."""
     for name, definition in scope.definitions.items():
         if definition in reached:
             yield from unreached(definition.inner, reached)

@@ -1,4 +1,4 @@
-"""The sources of the package: what each file defines, and what code refers to, by its syntax."""
+"""Parses the sources of the package: what each file defines, and what code refers to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 @dataclass(eq=False)
 class Scope:
-    """The body of a module or of a class: what it defines, and what it does when it is run."""
+    """The body of a module or of a class: what it defines, and the statements it runs."""
 
     definitions: dict[str, Definition] = field(default_factory=dict)
     statements: list[ast.AST] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Scope:
 
 @dataclass(eq=False)
 class Definition:
-    """A name with all that defines it: a property has several functions."""
+    """A name with everything that defines it: a property has several functions."""
 
     name: str
     kind: str
@@ -85,7 +85,7 @@ def _read_module(name: str, path: Path) -> Module:
 
 
 def _imported(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
-    """The names that an import binds, each with what it stands for."""
+    """The names that an import binds, each with its target."""
     if isinstance(node, ast.Import):
         for each in node.names:
             first = each.name.split(".")[0]
@@ -98,12 +98,12 @@ def _imported(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
 
 
 def _sort(body: list[ast.stmt], scope: Scope, module: Module, owner: Definition | None) -> None:
-    """Tell what a body defines from what it does."""
+    """Separate the definitions of a body from its other statements."""
     before: list[Definition] = []
     for node in body:
         named = [] if owner and _is_field(node, owner) else list(_names(node))
         if not named and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            for each in before:  # the text below a constant says what it is
+            for each in before:  # the text below a constant documents it
                 each.lines |= _lines(node)
         before = [_define(name, node, scope, module, owner) for name in named]
         if isinstance(node, ast.If) and _is_main(node.test):
@@ -190,7 +190,7 @@ def _chain(node: ast.AST) -> Chain | None:
 
 
 def last_part(node: ast.expr) -> str:
-    """The last part of the name of what is used, or called."""
+    """The last part of the name of what is used or called."""
     chain = _chain(node.func if isinstance(node, ast.Call) else node)
     return chain[-1] if chain else ""
 
@@ -208,12 +208,12 @@ class Uses(ast.NodeVisitor):
         self._bound: list[set[str]] = []
 
     def visit_Name(self, node: ast.Name) -> None:
-        """A name of the module, unless it is bound where it stands, or only now defined."""
+        """A name of the module, unless it is bound locally or is being defined."""
         if self._bound or not isinstance(node.ctx, ast.Store):
             self._use((node.id,))
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        """An attribute that is read; one that is only written has no use."""
+        """An attribute that is read; one that is only written is not used."""
         chain = _chain(node)
         if isinstance(node.ctx, ast.Store):
             self.visit(node.value)
@@ -252,20 +252,20 @@ class Uses(ast.NodeVisitor):
         self._visit_type(node.annotation)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        """A class inside of a function."""
+        """A class inside a function."""
         self.visit_head(node)
         for each in node.body:
             self.visit(each)
 
     def visit_head(self, node: ast.ClassDef) -> None:
-        """What stands before the body of a class."""
+        """The part before the body of a class."""
         for each in (*node.decorator_list, *node.bases, *node.keywords):
             self.visit(each)
         for base in node.bases:
             self._visit_type(base)
 
     def visit_FunctionDef(self, node: Function | ast.Lambda) -> None:
-        """A function: its parameters are bound, and whatever it assigns."""
+        """A function: it binds its parameters and whatever it assigns."""
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
         if isinstance(node, ast.Lambda):
             self.visit(node.args)
@@ -275,7 +275,7 @@ class Uses(ast.NodeVisitor):
         self._visit_within(given | _assigned(body), body)
 
     def visit_signature(self, node: Function) -> None:
-        """What stands before the body of a function."""
+        """The part before the body of a function."""
         for each in (node.args, *node.decorator_list, *filter(None, [node.returns])):
             self.visit(each)
         self._visit_type(node.returns)
@@ -283,7 +283,7 @@ class Uses(ast.NodeVisitor):
     visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef  # noqa: N815 - names of ast
 
     def visit_ListComp(self, node: Comprehension) -> None:
-        """A comprehension: its variables are bound."""
+        """A comprehension: it binds its variables."""
         targets = [each.target for each in node.generators]
         self._visit_within(_assigned(targets), ast.iter_child_nodes(node))
 
@@ -296,7 +296,7 @@ class Uses(ast.NodeVisitor):
         self._bound.pop()
 
     def _visit_type(self, annotation: ast.AST | None) -> None:
-        """Read the texts in an annotation, which stand for what is defined later."""
+        """Read the texts in an annotation, which refer to later definitions."""
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
             try:
                 self.visit(ast.parse(annotation.value, mode="eval"))
@@ -308,7 +308,7 @@ class Uses(ast.NodeVisitor):
 
 
 def _assigned(nodes: Iterable[ast.AST]) -> set[str]:
-    """The names that code binds, less those of functions inside of it and of the module."""
+    """The names that code binds, without those of nested functions and of the module."""
     found: set[str] = set()
     shared: set[str] = set()
     todo = list(nodes)

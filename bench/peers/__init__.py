@@ -1,8 +1,8 @@
-"""What a user might pick instead: the same three steps on other engines, on the same machine.
+"""Other engines that a user might choose: the same three steps, on the same machine.
 
-Each peer runs in an environment and a process of its own, under the load that ours gets: record i
-is due at t0 + i / rate, and its latency counts from then, so a source that is held up counts
-against its engine. Each runs as its documentation recommends for low latency.
+Each peer runs in its own environment and process, under the same load as ours: record i is due at
+t0 + i / rate, and its latency counts from then, so a blocked source counts against its engine. Each
+is configured as its documentation recommends for low latency.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ LEAST_SHARE = 0.99
 TOLERANCE = 0.1
 LEAST_RATE_PER_S = 100.0
 ALLOWANCE_S = 60.0
-"""For an engine to start, to drain and to stop, on a machine that may be busy."""
+"""The time for an engine to start, drain and stop, on a machine that may be busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one run; ``drift_ms`` is how much later the last fifth was than the first."""
+    """The result of one run; ``drift_ms`` is how much later the last fifth was than the first."""
 
     records: int
     p50_ms: float
@@ -47,16 +47,17 @@ class Result:
     received: int
 
     def held(self, bound_ms: float = BOUND_MS) -> bool:
-        """Whether the engine kept up: records came, in time, and not ever later.
+        """Whether the engine kept up: records arrived, in time, and without growing delay.
 
-        A backlog that grows evenly to the bound within the run would pass the first two.
+        A backlog that grows steadily up to the bound during the run would pass the first two
+        checks.
         """
         complete = self.received >= LEAST_SHARE * self.sent
         return complete and self.p99_ms < bound_ms and self.drift_ms < bound_ms / 2
 
 
 def parse(name: str, output: str) -> Result:
-    """The line of JSON in what a script printed; engines print other things too."""
+    """The result from the line of JSON in a script's output; engines print other things too."""
     for line in reversed(output.splitlines()):
         with suppress(ValueError, TypeError, KeyError):
             found = json.loads(line)
@@ -77,14 +78,14 @@ class Peer:
 
     @property
     def version(self) -> str:
-        """The package and its version, as it is installed."""
+        """The package and its installed version."""
         return RECIPES[self.environment].requirements[0]
 
     def measure(self, rate_per_s: float, seconds: float) -> Result:
         """Run the load once.
 
         Raises:
-            EnvironmentUnfit: The peer does not install here.
+            EnvironmentUnfit: The peer cannot be installed here.
             FlowFailed: It failed, or did not end in time.
         """
         place = install(self.environment)
@@ -99,8 +100,8 @@ class Peer:
     ) -> float:
         """The highest rate that is held, to about 10 %; 0 if none is.
 
-        A rate at which only the tail was late is tried once more, since on a machine that does
-        other things a pause of a tenth of a second is not yet a limit of the engine.
+        A rate at which only the tail was late is tried once more: on a machine that does other
+        things, a pause of a tenth of a second does not show a limit of the engine.
         """
 
         def held(rate_per_s: float) -> bool:
@@ -134,10 +135,10 @@ def highest_rate(
 
 
 def run(name: str, command: list[str], library: Path, deadline_s: float) -> str:
-    """The standard output of a command; all that it started or wrote for itself is gone after.
+    """The standard output of a command; all processes and files that it leaves are removed.
 
-    The paths are for PyFlink: in thread mode the interpreter inside the JVM does not see the
-    packages of its environment by itself, and Flink and its JVM leave files where they may.
+    The paths are for PyFlink: in thread mode the interpreter inside the JVM does not find the
+    packages of its environment by itself, and Flink and its JVM leave files behind.
     """
     with tempfile.TemporaryDirectory(prefix="tailrace-", ignore_cleanup_errors=True) as scratch:
         surroundings = {
@@ -179,7 +180,7 @@ def run(name: str, command: list[str], library: Path, deadline_s: float) -> str:
 
 
 def peers() -> tuple[Peer, ...]:
-    """Each that ``bench realtime`` compares with."""
+    """All peers that ``bench realtime`` compares with."""
     flink = [
         Peer(f"pyflink {mode}", "pyflink", "flink_job.py", ("--mode", mode), 5.0, start)
         for mode, start in (("process", 16_000.0), ("thread", 40_000.0))

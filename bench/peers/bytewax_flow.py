@@ -2,9 +2,9 @@
 
 ``python bytewax_flow.py --rate 2000 --seconds 5 --warm-up 2`` prints one line of JSON.
 
-One worker in one process. The records are made before the load begins, so that the source only has
-to cut off what is due, where a real one would parse. Bytewax calls each step record by record, and
-hands over from step to step the list that the source returned, as it does by default.
+One worker in one process. The records are made before the load begins, so the source only has to
+slice off what is due, where a real one would parse. Bytewax calls each step record by record, and
+passes the list that the source returned from step to step, as it does by default.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Record = tuple[int, int, str]
-"""Its number, when it is due in microseconds after the load began, and a key."""
+"""Its number, when it is due in microseconds after the start of the load, and a key."""
 
 KEYS = tuple(f"key-{i}" for i in range(1_000))
 PAUSE_US = 300_000
-"""Between the warm-up and what counts: its backlog, if any, is not carried over."""
+"""The pause between the warm-up and the counted part, so that no backlog is carried over."""
 
 GRACE_US = 500_000
-"""A source that is this late in the end gives up: the rate is not held."""
+"""A source that is this late at the end gives up: the rate is not held."""
 
 
 def now_us() -> int:
-    """The clock of due times and of arrivals."""
+    """The clock for due times and arrivals."""
     return time.time_ns() // 1000
 
 
 @dataclass
 class Load:
-    """The records, the moment from which they are due, and how late each came."""
+    """The records, the time t0 of their due times, and how late each arrived."""
 
     records: list[Record]
     seconds: float
@@ -55,18 +55,18 @@ class Load:
 
 
 class Paced(StatelessSourcePartition):  # type: ignore[misc]
-    """Emits each record when it is due: some for a warm-up that does not count, then all of them.
+    """Emits each record when it is due: first some for an uncounted warm-up, then all of them.
 
-    What is late is emitted at once, and keeps the due time that it had.
+    Late records are emitted at once, and keep their due time.
     """
 
     def __init__(self, load: Load, warm_up_s: float) -> None:
-        """Begins with the warm-up."""
+        """Begin with the warm-up."""
         self._load = load
         self._begin(min(warm_up_s, load.seconds), 0, counts=False)
 
     def _begin(self, seconds: float, grace_us: int, *, counts: bool) -> None:
-        """A new t0, after a pause in which what is under way reaches the sink."""
+        """Set a new t0, after a pause in which records in flight reach the sink."""
         self._counts = counts
         self._next = 0
         self._end = round(len(self._load.records) * seconds / self._load.seconds)
@@ -74,7 +74,7 @@ class Paced(StatelessSourcePartition):  # type: ignore[misc]
         self._give_up_us = self._load.began_us + round(seconds * 1e6) + grace_us
 
     def next_batch(self) -> Sequence[Record]:
-        """What is due by now and was not emitted yet."""
+        """The records that are due by now and were not emitted yet."""
         load, first, now = self._load, self._next, now_us()
         if now < load.began_us:
             return ()
@@ -109,12 +109,12 @@ class Source(DynamicSource):  # type: ignore[misc]
 
 @dataclass
 class Noting(StatelessSinkPartition):  # type: ignore[misc]
-    """Notes now - due of each record."""
+    """Records now - due for each record."""
 
     load: Load
 
     def write_batch(self, items: list[Record]) -> None:
-        """All of a batch come at the same moment."""
+        """All records of a batch arrive at the same time."""
         if self.load.counts:
             now = now_us() - self.load.began_us
             self.load.latencies_us.extend([now - due for _, due, _ in items])
@@ -137,13 +137,13 @@ def pass_on(record: Record) -> Record:
 
 
 def quantile_ms(latencies_us: Sequence[int], q: float) -> float:
-    """A quantile by rank; 0 where there is nothing."""
+    """A quantile by rank; 0 if there are no values."""
     ordered = sorted(latencies_us) or [0]
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))] / 1e3
 
 
 def main() -> None:
-    """Run the load once and print what came of it."""
+    """Run the load once and print the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("--rate", "--seconds", "--warm-up"):
         parser.add_argument(name, type=float, required=True)
@@ -153,7 +153,7 @@ def main() -> None:
         [(i, round(i * 1e6 / asked.rate), KEYS[i % len(KEYS)]) for i in range(sent)], asked.seconds
     )
     gc.collect()
-    gc.freeze()  # or each collection would walk all the records that wait to be due
+    gc.freeze()  # otherwise each collection would traverse all records that are not due yet
 
     flow = Dataflow("peer")
     records = op.input("source", flow, Source(load, asked.warm_up))

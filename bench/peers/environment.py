@@ -1,4 +1,4 @@
-"""An environment of its own for each peer, made at first use: their dependencies exclude ours."""
+"""A separate environment for each peer, made at first use: their dependencies and ours conflict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Recipe:
     java: bool = False
 
     def fingerprint(self) -> str:
-        """Says when an environment that exists is still the one that is wanted."""
+        """Identifies the recipe, to see whether an existing environment is up to date."""
         return "\n".join((*self.requirements, JAVA_SOURCE.read_text() if self.java else ""))
 
 
@@ -38,10 +38,10 @@ RECIPES = {
 
 
 def install(name: str, root: Path = ROOT) -> Path:
-    """The environment of a peer, made if it is not there yet or was made by another recipe.
+    """The environment of a peer, made if it does not exist yet or has another recipe.
 
     Raises:
-        EnvironmentUnfit: It cannot be made here; nothing is left of the attempt.
+        EnvironmentUnfit: It cannot be made here; the attempt leaves nothing behind.
     """
     if name not in RECIPES:
         known = " or ".join(RECIPES)
@@ -69,7 +69,7 @@ def python(place: Path) -> Path:
 
 
 def packages(place: Path) -> Path:
-    """Where an environment keeps its packages."""
+    """The site-packages directory of an environment."""
     version = ".".join(map(str, sys.version_info[:2]))
     return place / "lib" / f"python{version}" / "site-packages"
 
@@ -96,7 +96,7 @@ def _run(name: str, command: list[str]) -> None:
             command, capture_output=True, text=True, timeout=DEADLINE_S, check=False
         )
     except subprocess.TimeoutExpired as slow:
-        raise _unfit(name, f"it took more than {DEADLINE_S:.0f} s; look at the network") from slow
+        raise _unfit(name, f"it took more than {DEADLINE_S:.0f} s; check the network") from slow
     except OSError as missing:
         raise _unfit(name, str(missing)) from missing
     if done.returncode:
@@ -104,12 +104,12 @@ def _run(name: str, command: list[str]) -> None:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something, which is where tools put what was wrong."""
+    """The last line that is not empty, where tools usually put the error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1].rstrip(".") if lines else ""
 
 
 def _unfit(name: str, why: str) -> EnvironmentUnfit:
     return EnvironmentUnfit(
-        f"The peer {name} is left out, as it does not install on this machine: {why}."
+        f"The peer {name} is left out, as it cannot be installed on this machine: {why}."
     )

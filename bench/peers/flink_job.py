@@ -3,13 +3,13 @@
 ``python flink_job.py --mode thread --rate 2000 --seconds 5 --warm-up 5`` prints one line of JSON.
 
 The DataStream API with one task slot; source and sink are those of ``PacedLoad.java``. The settings
-are those that a user who wants low latency would choose:
+are those that a user who needs low latency would choose:
 
-- The steps name their type, a tuple, which is cheaper than rows and much cheaper than pickles.
+- The steps declare their type, a tuple, which is cheaper than rows and much cheaper than pickle.
 - In process mode records go to Python in bundles, and each bundle costs some milliseconds whatever
-  its size, so its time decides (the default is a second). Shorter is not better: with 1 to 3 ms
-  the cost of the bundles takes up most of the time and the tail grows, with 5 ms it is shortest.
-  At high rates 10 ms carry more, well within the bound. The size keeps its default: a bundle that
+  its size, so the bundle time matters (the default is a second). Shorter is not better: at 1 to
+  3 ms the cost of bundles takes most of the time and the tail grows; it is shortest at 5 ms. At
+  high rates 10 ms handles more, well within the bound. The size keeps its default: a bundle that
   may grow without limit after a pause makes the next one late, and so on.
 - Thread mode calls Python in the JVM's own process, record by record.
 - Objects are reused, buffers are flushed after a millisecond, and Python keeps no metrics.
@@ -37,7 +37,7 @@ BUNDLE_MS = {"few": 5, "many": 10}
 
 
 def settings(mode: str, rate_per_s: float, scratch: str) -> dict[str, str]:
-    """What the job runs with."""
+    """The settings of the job."""
     bundle_ms = BUNDLE_MS["few" if rate_per_s <= FEW_PER_S else "many"]
     return {
         "parallelism.default": "1",
@@ -60,7 +60,7 @@ def pass_on(record: Any) -> Any:
 
 
 def run(mode: str, rate_per_s: float, seconds: float, warm_up_s: float, scratch: str) -> str:
-    """Run the job to its end; what the sink wrote."""
+    """Run the job to its end; returns what the sink wrote."""
     configuration = Configuration()
     for name, value in settings(mode, rate_per_s, scratch).items():
         configuration.set_string(name, value)
@@ -79,7 +79,7 @@ def run(mode: str, rate_per_s: float, seconds: float, warm_up_s: float, scratch:
 
 
 def main() -> None:
-    """Run the load once and print what came of it."""
+    """Run the load once and print the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", choices=("process", "thread"), required=True)
     for name in ("--rate", "--seconds", "--warm-up"):

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def rivals(hurry: float = 1.0) -> dict[str, Callable[[], Scaler]]:
-    """Every rival by name, each a maker of fresh ones, with the values it was published with.
+    """A factory for every rival, by name, with its published parameters.
 
-    DS2 is the size that the true rate asks for at a utilisation of 70 %, Flink's, at every step:
-    without the pauses and windows that Flink, as ``Flink``, or its authors put around it.
-    ``hurry`` divides the minutes and hours of Flink's defaults: for a load that plays a day in
+    DS2 takes, at every step, the size that the true rate needs at a utilisation of 70 %, Flink's
+    default, without the pauses and windows that Flink (here as ``Flink``) or its authors add.
+    ``hurry`` divides the minutes and hours of Flink's defaults: under a load that plays a day in
     minutes they have to pass as fast as the load does, or it would never move at all.
     """
     if not 0 < hurry < math.inf:

@@ -1,7 +1,7 @@
-"""What Flink runs today: its autoscaler, after DS2.
+"""Flink's current autoscaler, based on DS2.
 
-The documented core of the original, with its default values, on the numbers that every scaler sees
-here. It knows of no latency bound: it aims at a utilisation.
+The documented core of the original, with its default values, on the figures that every scaler gets
+here. It has no latency bound: it targets a utilisation.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _ROUNDING = 1e-9
 class Ds2:
     """DS2 (Kalavri et al. 2018) as Flink's autoscaler runs it: size by the true processing rate.
 
-    While busy a unit handles ``done / (busy time)`` records a second, the inverse of what a record
-    takes of its time. The capacity to have is
+    While busy a unit handles ``done / (busy time)`` records per second, the inverse of the time per
+    record. The target capacity is
 
         rate/target + rate*restart/catch_up + backlog/catch_up
 
-    and the size is that over the true rate of one unit, changed by a factor from ``1 - max_down``
-    to ``1 + max_up`` at a time. Nothing changes while the capacity lies between what the rate asks
-    for at ``target + boundary`` and at ``target - boundary``. Rates are means over ``window_ms``,
-    which starts ``stabilisation_ms`` after a move and has to be full. A smaller size has to have
-    been called for during ``scale_down_ms``, and is then the largest of those called for. A
-    ``catch_up_ms`` of 0 leaves the backlog out.
+    and the size is that divided by the true rate of one unit, changing by a factor from ``1 -
+    max_down`` to ``1 + max_up`` at a time. Nothing changes while the capacity lies between those
+    for the rate at ``target + boundary`` and at ``target - boundary``. Rates are means over
+    ``window_ms``, which starts ``stabilisation_ms`` after a move and must be full. A size is
+    reduced only after smaller sizes were computed throughout ``scale_down_ms``, to the largest of
+    these. A ``catch_up_ms`` of 0 ignores the backlog.
 
     The values are those of Flink's ``job.autoscaler.*`` options, in milliseconds. Left out are the
-    lag threshold, the detection of scaling without effect (off in Flink), and all that concerns
-    several vertices.
+    lag threshold, the detection of ineffective scaling (off in Flink), and everything about several
+    vertices.
     """
 
     target: float = 0.7
@@ -57,16 +57,16 @@ class Ds2:
     _smaller: deque[tuple[int, int]] = field(default_factory=deque, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what could never be aimed at."""
+        """Refuse impossible targets."""
         if not (0 < self.target <= 1 and self.boundary >= 0 and 0 <= self.max_down <= 1):
             raise InputError(
-                f"An autoscaler cannot aim at a utilisation of {self.target} +- {self.boundary} "
+                f"An autoscaler cannot target a utilisation of {self.target} +- {self.boundary} "
                 f"and go down by {self.max_down} at once: give a target above 0 and up to 1, a "
                 "boundary from 0 up and a share from 0 to 1."
             )
 
     def decide(self, load: Load) -> Move:
-        """The size that the true rate asks for, once it has been measured for long enough."""
+        """The size that the true rate calls for, once it has been measured for long enough."""
         if load.moving:
             self._forget()
             return wait(load)
@@ -76,11 +76,11 @@ class Ds2:
         self._remember(load)
         known_ms = (load.at_us - self._window[0].at_us) / 1e3 + load.step_ms
         if known_ms < self.window_ms:
-            return stay(load, f"Only {show_duration(known_ms)} are measured since the last move.")
+            return stay(load, f"Only {show_duration(known_ms)} measured since the last move.")
         useful = math.fsum(seen.done_per_s * seen.service_ms / 1e3 for seen in self._window)
         done = math.fsum(seen.done_per_s for seen in self._window)
         if not useful or not done:
-            return stay(load, "No record was handled, so the true rate is not known.")
+            return stay(load, "No record was handled, so the true rate is unknown.")
         return self._sized(load, done / useful)
 
     def _forget(self) -> None:
@@ -88,7 +88,7 @@ class Ds2:
         self._smaller.clear()
 
     def _remember(self, load: Load) -> None:
-        """Add a step, and drop the oldest as long as the rest still fills the window."""
+        """Add a step, and drop the oldest ones while the rest still fills the window."""
         if self._window and self._window[-1].size != load.size:
             self._forget()
         self._window.append(load)
@@ -97,7 +97,7 @@ class Ds2:
             self._window.popleft()
 
     def _capacity_per_s(self, load: Load, utilisation: float, restart_ms: float) -> float:
-        """What all units together should be able to handle."""
+        """The capacity that all units together should have."""
         rate = math.fsum(seen.rate_per_s for seen in self._window) / len(self._window)
         steady = rate / utilisation if utilisation > 0 else math.inf
         if not self.catch_up_ms:
@@ -109,8 +109,8 @@ class Ds2:
         factor = wanted / (true_per_s * load.size)
         factor = min(max(factor, 1 - self.max_down), 1 + self.max_up)
         size = load.limits.within(factor * load.size - _ROUNDING)
-        said = f"A unit handles {show_rate(true_per_s)} when busy and {show_rate(wanted)} are"
-        said = f"{said} called for, at {self.target:.0%} busy"
+        said = f"A unit handles {show_rate(true_per_s)} when busy and {show_rate(wanted)} is"
+        said = f"{said} needed, at {self.target:.0%} busy"
         if size >= load.size:
             self._smaller.clear()
         else:
@@ -125,5 +125,5 @@ class Ds2:
         low = self._capacity_per_s(load, min(1.0, self.target + self.boundary), 0.0)
         high = self._capacity_per_s(load, self.target - self.boundary, self.restart_ms)
         if size == load.size or low <= true_per_s * load.size <= high:
-            return stay(load, f"{said}, which {load.size} units do nearly enough.")
+            return stay(load, f"{said}, which {load.size} units nearly provide.")
         return ask(load, size, f"{said}, so {size} units.")

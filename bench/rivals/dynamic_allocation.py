@@ -1,7 +1,7 @@
-"""What Spark runs today: its own dynamic allocation.
+"""Spark's own dynamic allocation.
 
-The documented core of the original, with its default values, on the numbers that every scaler sees
-here. It knows of no latency bound: it aims at no task waiting.
+The documented core of the original, with its default values, on the figures that every scaler gets
+here. It has no latency bound: its goal is that no task waits.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DynamicAllocation:
-    """Spark's own: executors for tasks that wait, and none taken back until it idles.
+    """Adds executors while tasks wait, and removes one only when it is idle.
 
-    Tasks wait while records are held up (``load.blocked``). When they have waited for
+    Tasks wait while records are blocked (``load.blocked``). When they have waited for
     ``backlog_ms`` one executor is added, then 2, 4, 8 after every further ``sustained_ms``, up to
     what all tasks can use at once: ``ceil(tasks/cores)``, with ``tasks`` those of a batch, or one
-    for each core that there may be. When no task waits any more it begins with 1 again.
+    for each possible core. When no task waits any more it starts with 1 again.
 
-    An executor goes when it has run no task for ``idle_ms``. Spark deals the tasks of each batch
-    out to executors at random, so that a running stream leaves none without one for a minute;
-    that it never gives back is what SPARK-24815 is about. Only a stream that rests shrinks.
+    An executor is removed when it has run no task for ``idle_ms``. Spark assigns the tasks of each
+    batch to executors at random, so in a running stream no executor is idle for a minute, and none
+    is ever removed: this is SPARK-24815. Only an idle stream shrinks.
     """
 
     backlog_ms: float = 1_000.0
@@ -43,12 +43,12 @@ class DynamicAllocation:
     _next: int = field(default=1, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse timeouts that Spark refuses too."""
+        """Refuse timeouts that Spark also refuses."""
         if min(self.backlog_ms, self.sustained_ms, self.idle_ms) <= 0:
             raise InputError("A timeout of dynamic allocation must be above 0 ms.")
 
     def decide(self, load: Load) -> Move:
-        """More executors while tasks wait, the least when nothing ran for long enough."""
+        """More executors while tasks wait, the minimum when nothing ran for long enough."""
         passed_ms = load.steps * load.step_ms
         self._idle_ms = 0.0 if load.busy else self._idle_ms + passed_ms
         self._waited_ms += load.blocked * passed_ms
@@ -78,7 +78,7 @@ class DynamicAllocation:
             size, self._next = min(size + self._next, usable), self._next * 2
         self._rounds = due
         if load.size >= usable:
-            return stay(load, f"{said}, and {usable} executors are all that they can use.")
+            return stay(load, f"{said}, and {usable} executors are all they can use.")
         if size == load.size:
             return stay(load, f"{said}, and more executors are not due yet.")
-        return ask(load, size, f"{said}, so there are {size - load.size} more executors.")
+        return ask(load, size, f"{said}, so {size - load.size} more executors are added.")

@@ -1,7 +1,7 @@
-"""The plainest scalers: rules with two thresholds, and sizes that never change.
+"""The simplest scalers: rules with two thresholds, and constant sizes.
 
 They are what De Matteis 2016 (section 7.2.5) compares with, and what most autoscalers still do: a
-step up above one threshold, a step down below another, no model of what the step will bring.
+step up above one threshold, a step down below another, and no model of the effect of a step.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class ThresholdRule:
     """Th-Rule: units up by ``step`` above one utilisation, down below another.
 
-    The utilisation is the one that the load asks for, ``rho = lambda*T/n``, so that an overload
-    shows as more than 1; or the one that was measured, while a backlog makes it higher. Published
-    with 0.9 and 0.8, also with 0.95 and 0.8 (De Matteis 2016, table 7.3); the step is not given
-    there, its results moved by 1.
+    The utilisation is the offered one, ``rho = lambda*T/n``, so that an overload shows as more than
+    1; or the measured one, while a backlog makes it higher. Published with 0.9 and 0.8, and also
+    with 0.95 and 0.8 (De Matteis 2016, table 7.3); the step is not given there, but in its results
+    sizes moved by 1.
     """
 
     upper: float = 0.9
@@ -47,11 +47,11 @@ class ThresholdRule:
 
 @dataclass(frozen=True, slots=True)
 class LatencyRule:
-    """Lat-Rule: units up by ``step`` when latency over bound is above one value, down below one.
+    """Lat-Rule: units up by ``step`` if latency / bound is above one value, down if below another.
 
     Published with 1.2 and 0.8 for one machine, 1.1 and 0.8 for several (De Matteis 2016, table
-    7.4). It waits for the bound to be broken by a fifth, which is the point of the comparison. A
-    step in which records waited and none was finished counts as endless latency.
+    7.4). It waits until the bound is exceeded by a fifth, which is the point of the comparison. A
+    step in which records waited and none was finished counts as infinite latency.
     """
 
     upper: float = 1.2
@@ -68,7 +68,7 @@ class LatencyRule:
         if settling(load):
             return wait(load)
         if load.latency_ms is None and not load.backlog:
-            return stay(load, "No record came, so there is no latency to go by.")
+            return stay(load, "No record arrived, so there is no latency.")
         if load.latency_ms is None:
             return _stepped(load, self, math.inf, "Records wait and none was finished")
         ratio = load.latency_ms / load.bound_ms
@@ -94,22 +94,22 @@ def _stepped(load: Load, rule: ThresholdRule | LatencyRule, value: float, said: 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """As many units as there may be, always: what people do who do not scale."""
+    """Always the maximum number of units: what users do who do not scale."""
 
     name: str = "peak"
 
     def decide(self, load: Load) -> Move:
-        """The most."""
-        return wait(load) if load.moving else ask(load, load.limits.most, "Always the most.")
+        """The maximum."""
+        return wait(load) if load.moving else ask(load, load.limits.most, "Always the maximum.")
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One size, always; the best of them is what any scaler has to beat."""
+    """A constant size; the best constant is what any scaler has to beat."""
 
     size: int
     name: str = "constant"
 
     def decide(self, load: Load) -> Move:
-        """The same size whatever the load, as far as the limits have it."""
+        """The same size for any load, within the limits."""
         return wait(load) if load.moving else ask(load, self.size, f"Always {self.size}.")

@@ -1,9 +1,9 @@
-"""The strategy of SPL: climb level by level, and remember what each level gave.
+"""The strategy of SPL: climb level by level, and remember the throughput of each.
 
-Gedik, Schneider, Hirzel and Wu 2014, as De Matteis 2016 (section 7.2.5) compares with it. It
-targets throughput: a level is too low while the sender is congested and a higher level might give
-more; it is too high when the level below is known not to be congested. What was learned about
-levels is forgotten when the load changes.
+Gedik, Schneider, Hirzel and Wu 2014, in the version that De Matteis 2016 (section 7.2.5) compares
+with. It targets throughput: a level is too low while the sender is congested and a higher level
+might give more; it is too high if the level below is known not to be congested. The knowledge about
+levels is discarded when the load changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """What is known of a level; at first, that it might be congested and might give anything.
+    """What is known about a level; initially it might be congested and have any throughput.
 
     ``first_per_s`` is the throughput when the load last changed or the level was last entered.
     """
@@ -34,22 +34,22 @@ class _Level:
 
 _UNKNOWN = _Level()
 _LIGHT = _Level(congested=False, first_per_s=0.0, last_per_s=0.0)
-"""What a lower level is taken for when the load has become less."""
+"""The assumption about a lower level after the load has decreased."""
 
 
 @dataclass(slots=True)
 class Spl:
-    """One level up or down by congestion, with a memory of throughputs.
+    """Goes one level up or down by congestion, and remembers throughputs.
 
-    ``load.blocked`` is the congestion index, above ``congestion`` a level is congested. A
-    throughput is another one when it differs by more than ``0.1 + 0.9*(1 - sensitivity)`` of what
-    one unit gives. Published with 0.1 and 0.9.
+    ``load.blocked`` is the congestion index; a level is congested if it exceeds ``congestion``. Two
+    throughputs are different if they differ by more than ``0.1 + 0.9*(1 - sensitivity)`` of the
+    throughput of one unit. Published with 0.1 and 0.9.
 
-    Firmer than published, where it would go up and down for ever behind a bottleneck further
-    down: a level is climbed to only for strictly more throughput than here; less throughput after
-    a climb means less load only without congestion, and more after a descent means more load only
-    if there was none before it. Where batches last longer than a control step, a period goes on
-    until one is done, since throughput is not known before.
+    More stable than the published version, which would go up and down forever before a bottleneck
+    further downstream: it climbs to a level only for strictly more throughput than here; less
+    throughput after a climb means less load only without congestion, and more throughput after a
+    descent means more load only if there was no congestion before it. If batches last longer than a
+    control step, a period continues until one is done, since the throughput is unknown before.
     """
 
     congestion: float = 0.1
@@ -60,7 +60,7 @@ class Spl:
     _without: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is no share."""
+        """Refuse values that are not shares."""
         if not (0 <= self.congestion <= 1 and 0 <= self.sensitivity <= 1):
             raise InputError(
                 f"SPL cannot have congestion={self.congestion} and sensitivity="
@@ -74,7 +74,7 @@ class Spl:
             return wait(load)
         if load.backlog and not load.done_per_s:
             self._without += 1
-            return stay(load, "No record was finished, so this period goes on.")
+            return stay(load, "No record was finished, so this period continues.")
         size, given = load.size, load.done_per_s / (1 + self._without)
         self._without = 0
         congested = load.blocked > self.congestion
@@ -97,7 +97,7 @@ class Spl:
         return self._levels.get(size, _UNKNOWN)
 
     def _change(self, size: int, congested: bool, given: float) -> int:
-        """1 when the load has become more since the last period, -1 when less, else 0."""
+        """1 if the load has increased since the last period, -1 if it has decreased, else 0."""
         before = self._before if self._before is not None else size
         was, here = self._level(before).congested, self._level(size)
         step = (0.1 + 0.9 * (1 - self.sensitivity)) * here.first_per_s / size

@@ -1,1 +1,1 @@
-"""Which operators get new machines: Stela, and the strategies that it was compared with."""
+"""Stela and the strategies that it was compared with: which operators get new machines."""

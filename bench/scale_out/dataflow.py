@@ -1,9 +1,10 @@
-"""A dataflow on machines, as a fluid: what placing an instance here or there does to throughput.
+"""A fluid model of a dataflow on machines: how the placement of instances affects throughput.
 
-Records are not told apart; in each small step so many flow. Every instance has a queue without
-end, to which its operator's input is dealt evenly, so that one slow instance is not helped by the
-others. An instance works at its own speed at most, and the instances on a machine share its cores
-evenly: none gets more than the others as long as they want it. There is no chance in it.
+Records are not modelled individually; in each small step an amount of them flows. Every instance
+has an unlimited queue, and its operator's input is divided equally among instances, so a slow
+instance gets no help from the others. An instance works at its own speed at most, and the instances
+on a machine share its cores fairly: none gets more than another that wants more. The model is
+deterministic.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ SAMPLE_S = 1.0
 
 _RESIDENT, _MOVED, _NEW = range(3)
 _ALL = (0, 2)
-"""The axes of kinds and of machines."""
+"""The axes of instance kinds and of machines."""
 
 
 @dataclass(frozen=True, slots=True)
 class FluidOperator:
-    """An operator: what one instance does.
+    """An operator, described by one instance.
 
-    Alone it processes ``service_per_s`` and keeps the share ``core`` of a core busy with that; the
-    rest of the time it waits, as for answers from elsewhere. For each record it emits ``emits``.
-    From outside come ``offered_per_s``, for all instances together.
+    Running alone it processes ``service_per_s`` and keeps the share ``core`` of a core busy; the
+    rest of the time it waits, for example for an external service. It emits ``emits`` records for
+    each one. ``offered_per_s`` is the input from outside, for all instances together.
     """
 
     name: str
@@ -47,7 +48,7 @@ class FluidOperator:
     offered_per_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Refuse impossible values."""
         sound = 0 < self.service_per_s < math.inf and 0 < self.core <= 1
         if not (sound and 0 <= self.emits < math.inf and 0 <= self.offered_per_s < math.inf):
             raise InputError(
@@ -58,9 +59,9 @@ class FluidOperator:
 
 @dataclass(frozen=True, slots=True)
 class FluidFlow:
-    """Operators, the share of emissions that each edge carries, and the machines' cores.
+    """Operators, the share of output on each edge, and the cores of each machine.
 
-    To send a record to another machine takes the sender ``remote_ms`` of a core.
+    Sending a record to another machine costs the sender ``remote_ms`` of a core.
     """
 
     operators: tuple[FluidOperator, ...]
@@ -69,26 +70,26 @@ class FluidFlow:
     remote_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse edges that lead nowhere and machines that cannot be."""
+        """Refuse edges without an end and impossible machines."""
         names = {operator.name for operator in self.operators}
         ends = {end for edge in self.edges for end in edge}
         if len(names) < len(self.operators) or not ends <= names:
             raise InputError(
-                "The operators of a flow need names of their own, and its edges join two of them."
+                "The operators of a flow need unique names, and each edge must join two of them."
             )
         if not self.cores > 0 or not 0 <= self.remote_ms < math.inf:
             raise InputError(
                 f"Machines with {self.cores} cores that take {self.remote_ms} ms to send a record "
-                "cannot be: give more than 0 cores and a finite time."
+                "are impossible: give more than 0 cores and a finite time."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A scaling operation: instances as (operator, from, to), which begins at ``at_s``.
+    """A scaling operation that begins at ``at_s``, with its instances as (operator, from, to).
 
-    A new instance comes from None, and gets no records before it runs. One that moves takes its
-    queue along and goes on getting records, which wait. Both run ``pause_s`` later.
+    A new instance has None as its origin, and gets no records before it runs. A moving instance
+    takes its queue along and still gets records, which wait. Both run ``pause_s`` later.
     """
 
     at_s: float
@@ -98,11 +99,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FluidRun:
-    """What was measured, in samples of a second: ``times_s`` is when each begins.
+    """The measurements, in samples of one second; ``times_s`` is when each begins.
 
-    The rates have a row for each sample and a column for each operator, and so has ``busy``, the
-    share of time in which its running instances had work. ``throughput_per_s`` is what the sinks
-    process, and ``queued`` the records that wait at the end.
+    The rates have a row for each sample and a column for each operator, as does ``busy``, the share
+    of time in which running instances had work. ``throughput_per_s`` is what the sinks process, and
+    ``queued`` the records waiting at the end.
     """
 
     times_s: Floats
@@ -120,9 +121,9 @@ def run(
     seconds: float,
     change: Change | None = None,
 ) -> FluidRun:
-    """Let a flow run, from empty queues, with the operators of the instances on each machine.
+    """Run a flow from empty queues, given the instances on each machine by their operators.
 
-    A record takes at least a step of a tenth of a second at each operator.
+    A record takes at least one time step, a tenth of a second, at each operator.
     """
     machines = _Machines(flow, placement, change)
     samples = round(seconds / SAMPLE_S)
@@ -171,7 +172,7 @@ class _Machines:
         if unknown or used != set(self._index):
             raise InputError(
                 "Every operator of the flow needs an instance on some machine, and no other can "
-                f"have one: see to {', '.join(sorted(unknown | used ^ set(self._index)))}."
+                f"have one: check {', '.join(sorted(unknown | used ^ set(self._index)))}."
             )
         shape = (3, len(self._index), len(names))
         self._count = np.zeros(shape)
@@ -186,7 +187,7 @@ class _Machines:
         self._settle()
 
     def keep_time(self, change: Change, now_s: float) -> None:
-        """Begin the change, and end its pause, when it is time."""
+        """Begin the change, and end its pause, when they are due."""
         rounding = STEP_S / 2
         if not self._begun and now_s > change.at_s - rounding:
             self._begun = True
@@ -205,7 +206,7 @@ class _Machines:
             here = _RESIDENT, row, self._place.get(origin, there)
             if origin not in self._place or self._count[here] < 1:
                 raise InputError(
-                    f"There is no more instance of '{operator}' on {origin} that could move: "
+                    f"There is no instance of '{operator}' left on {origin} to move: "
                     "name each as often as it is placed there."
                 )
             along = self.queues[here] / self._count[here]
@@ -215,7 +216,7 @@ class _Machines:
             self._count[_MOVED, row, there] += 1
 
     def _settle(self) -> None:
-        """Who runs, who gets how much of the input, and what a record takes where."""
+        """Update which instances run, their shares of the input, and their cost of a record."""
         running = np.array([True, self._ended, self._ended])
         addressed = np.array([True, True, self._ended])
         self._active = self._count * running[:, None, None]
@@ -232,7 +233,7 @@ class _Machines:
         self._core_s = (core * service)[:, None] + sending
 
     def step(self, coming: Floats) -> tuple[Floats, Floats]:
-        """Take in what comes to each operator: what is processed, and how busy that makes it."""
+        """Add the input of each operator; returns what is processed, and how busy instances are."""
         self.queues += self._part * coming[:, None]
         wanted_s = np.minimum(self.queues * self._busy_s, self._active * STEP_S)
         wanted = wanted_s / self._busy_s * self._core_s / STEP_S
@@ -247,12 +248,12 @@ class _Machines:
 
 
 def fair_shares(wanted: Floats, counts: Floats, cores: float) -> Floats:
-    """What each group of instances (row) gets of the cores of each machine (column).
+    """The cores that each group of instances (row) gets on each machine (column).
 
-    Processor sharing: there is a level that no instance gets more than, and those that want less
-    get all they want. With groups in the order of what one instance wants, the level is the
-    greatest of what would be left for each of the rest if all before got what they want: that
-    rises while the groups want less than it, and falls from then on.
+    Processor sharing: there is a level that no instance exceeds, and instances that want less get
+    all they want. With groups sorted by what one instance wants, the level is the maximum of what
+    would be left for each of the remaining instances if all earlier groups got what they want: this
+    rises while groups want less than the level, and falls after that.
     """
     each = np.divide(wanted, counts, out=np.zeros_like(wanted), where=counts > 0)
     order = np.argsort(each, axis=0)

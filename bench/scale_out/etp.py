@@ -1,8 +1,9 @@
 """Effective throughput percentage: how much of the final throughput an operator holds back.
 
-Xu 2021, chapter 2 (Stela). An operator is congested when more comes than it processes. Speeding it
-up helps only the sinks that its records reach without meeting another congested operator; their
-share of all throughput is its ETP. Only measured rates and the graph are needed.
+Xu 2021, chapter 2 (Stela). An operator is congested if it gets more records than it processes.
+Speeding it up helps only the sinks that its records reach without passing another congested
+operator; their share of the total throughput is its ETP. Only measured rates and the graph are
+needed.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ CONGESTED_ABOVE = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What was measured of an operator, summed over its instances.
+    """The measurements of an operator, summed over its instances.
 
-    ``input_per_s`` is what comes, from outside for a source. ``emitted_per_s`` is what it hands on.
-    It may have ``most`` instances. Of what a sink processes, each record counts ``weight`` times.
+    ``input_per_s`` is the rate of its input, which for a source comes from outside.
+    ``emitted_per_s`` is the rate of its output. It may have up to ``most`` instances. Each record
+    that a sink processes counts ``weight`` times.
 
-    ``able_per_s`` is what it could process if more came, where that is known. Otherwise it is
-    taken to be at its limit, as the original does; then any operator whose input is projected to
-    rise by more than the limit of congestion looks congested.
+    ``able_per_s`` is the rate that it could process with more input, if known. Otherwise it is
+    assumed to be at its limit, as in the original; then any operator whose projected input rises by
+    more than the congestion threshold looks congested.
     """
 
     name: str
@@ -43,7 +45,7 @@ class Operator:
     able_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse rates and numbers that no operator has."""
+        """Refuse impossible rates and numbers."""
         figures = (self.input_per_s, self.processed_per_s, self.emitted_per_s, self.weight)
         if not all(0 <= figure < math.inf for figure in figures):
             raise InputError(
@@ -53,7 +55,7 @@ class Operator:
         if self.instances < 1 or (self.most is not None and self.most < self.instances):
             raise InputError(
                 f"Operator '{self.name}' cannot run as {self.instances} of at most {self.most} "
-                "instances: give at least 1, and no more than the most."
+                "instances: give at least 1, and no more than the maximum."
             )
         if self.able_per_s is not None and not self.processed_per_s <= self.able_per_s < math.inf:
             raise InputError(
@@ -63,9 +65,9 @@ class Operator:
 
     @property
     def congestion(self) -> float:
-        """Input over processing, never over what is emitted: a filter is not congested.
+        """Input over processing, not over output: a filter is not congested.
 
-        Infinite when nothing is processed of what comes, and 0 when nothing comes.
+        Infinite if there is input but nothing is processed, and 0 without input.
         """
         if self.processed_per_s > 0:
             return self.input_per_s / self.processed_per_s
@@ -79,9 +81,9 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Dataflow:
-    """Operators, in the order of their ids, and the share of its emissions each edge carries.
+    """Operators, in the order of their ids, and the share of the origin's output on each edge.
 
-    A child that gets a copy of everything has a share of 1. One threshold says which operators
+    A child that gets a copy of everything has a share of 1. One threshold decides which operators
     are congested.
     """
 
@@ -90,10 +92,10 @@ class Dataflow:
     congested_above: float = CONGESTED_ABOVE
 
     def __post_init__(self) -> None:
-        """Refuse what is not a graph without cycles."""
+        """Refuse anything but an acyclic graph."""
         names = {operator.name for operator in self.operators}
         if not names or len(names) < len(self.operators):
-            raise InputError("A dataflow needs operators, each with a name of its own.")
+            raise InputError("A dataflow needs operators with unique names.")
         for edge, share in self.edges.items():
             if not names.issuperset(edge):
                 raise InputError(
@@ -102,8 +104,8 @@ class Dataflow:
                 )
             if not 0 <= share < math.inf:
                 raise InputError(
-                    f"The edge from '{edge[0]}' to '{edge[1]}' cannot carry {share} of what is "
-                    "emitted: give a share that is not negative."
+                    f"The edge from '{edge[0]}' to '{edge[1]}' cannot carry {share} of the "
+                    "output: give a share that is not negative."
                 )
         if not 1 <= self.congested_above < math.inf:
             raise InputError(
@@ -114,12 +116,12 @@ class Dataflow:
             self.order()
         except CycleError as error:
             raise InputError(
-                f"The dataflow runs in a circle ({' -> '.join(error.args[1])}): break it, since "
+                f"The dataflow has a cycle ({' -> '.join(error.args[1])}): break it, since "
                 "throughput at the sinks has no meaning there."
             ) from error
 
     def __getitem__(self, name: str) -> Operator:
-        """The operator of that name."""
+        """The operator with this name."""
         return next(operator for operator in self.operators if operator.name == name)
 
     @property
@@ -128,14 +130,14 @@ class Dataflow:
         return tuple(operator.name for operator in self.operators)
 
     def children(self) -> dict[str, list[str]]:
-        """Whom each operator hands its records to."""
+        """The operators that each operator sends records to."""
         found: dict[str, list[str]] = {name: [] for name in self.names}
         for origin, target in self.edges:
             found[origin].append(target)
         return found
 
     def parents(self) -> dict[str, list[str]]:
-        """From whom each operator gets its records."""
+        """The operators that each operator gets records from."""
         found: dict[str, list[str]] = {name: [] for name in self.names}
         for origin, target in self.edges:
             found[target].append(origin)
@@ -156,12 +158,12 @@ class Dataflow:
         return tuple(operator for operator in self.operators if not children[operator.name])
 
     def congested(self) -> tuple[Operator, ...]:
-        """The operators to which more comes than they process, beyond the threshold."""
+        """The operators whose input exceeds what they process by more than the threshold."""
         return tuple(o for o in self.operators if o.congestion > self.congested_above)
 
     @property
     def throughput_per_s(self) -> float:
-        """What all sinks process, by their weights."""
+        """The weighted sum of what the sinks process."""
         return math.fsum(sink.weight * sink.processed_per_s for sink in self.sinks())
 
 
@@ -169,9 +171,9 @@ def etp(dataflow: Dataflow) -> dict[str, float]:
     """The ETP of every operator: the share of throughput at its effectively reachable sinks.
 
     A sink is effectively reachable over a path on which no operator after the first is congested
-    (Xu 2021, eq. 2.1). The published recursion (algorithm 2.1) adds up the children and so counts
-    a sink once for each path to it, above 100 % in a diamond. Here the sinks themselves are
-    gathered, once for each operator from the last to the first.
+    (Xu 2021, eq. 2.1). The published recursion (algorithm 2.1) sums over children and so counts a
+    sink once for each path to it, which exceeds 100 % in a diamond. Here the set of sinks is
+    collected for each operator, from the last to the first.
     """
     total = dataflow.throughput_per_s
     if total == 0:
@@ -189,13 +191,13 @@ def etp(dataflow: Dataflow) -> dict[str, float]:
 
 
 def projected(dataflow: Dataflow, more: Mapping[str, int]) -> Dataflow:
-    """The rates with so many ``more`` instances of each operator.
+    """The projected rates with ``more`` instances of each operator.
 
-    One that had k instances could process (k+1)/k of what it did with another (Xu 2021, section
-    2.2.5), and emits in proportion to what it processes: never more than its input supports, where
-    the original lets emissions grow without it. What is emitted in addition comes to the children.
-    A source that takes all there is sets its own pace, so its input rises along; one for which
-    records wait is bounded by them.
+    With another instance, an operator with k instances could process (k+1)/k as much as before (Xu
+    2021, section 2.2.5), and emits in proportion: never more than its input supports, whereas in
+    the original the output grows regardless of input. Additional output goes to the children. A
+    source without a backlog sets its own pace, so its input rises too; a source with a backlog is
+    limited by its input.
     """
     before = {operator.name: operator for operator in dataflow.operators}
     parents = dataflow.parents()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Series = Sequence[float] | NDArray[np.float64]
 
 CROSSINGS = 4
-"""Twice above the average and twice below it."""
+"""The number of crossings: twice above the average and twice below it."""
 
 STEADY = 0.05
 """The deviation from the average, as a share of it, within which throughput is stable."""
@@ -26,11 +26,11 @@ _NOTHING = 1e-6
 def convergence_s(times_s: Series, throughput: Series) -> float | None:
     """From the first sample, where the operation starts, until throughput is stable.
 
-    That is when it has gone twice above and twice below the average after scaling, and deviated
-    from it by no more than 5 % (root mean square) in doing so (Xu 2021, section 2.4.4). The average
-    is that of the second half of the samples. A sample that lies on the average, within a
-    thousandth, counts as one on the other side of it, since a throughput that has come to rest
-    crosses nothing any more. None if it never becomes stable, or comes to nothing.
+    It is stable when it has gone twice above and twice below the average after scaling, while
+    deviating from it by at most 5 % (root mean square) (Xu 2021, section 2.4.4). The average is
+    that of the second half of the samples. A sample within a thousandth of the average counts as
+    one on the other side of it, since a constant throughput crosses nothing. None if the throughput
+    never becomes stable, or falls to zero.
     """
     times, rates = np.asarray(times_s, dtype=float), np.asarray(throughput, dtype=float)
     average = float(rates[len(rates) // 2 :].mean()) if len(rates) else 0.0
@@ -52,9 +52,9 @@ def convergence_s(times_s: Series, throughput: Series) -> float | None:
 
 
 def downtime_s(times_s: Series, throughput: Series) -> float:
-    """How long nothing came out (Xu 2021, section 2.4.5); a sample holds until the next one.
+    """How long there was no output (Xu 2021, section 2.4.5); a sample holds until the next one.
 
-    Nothing is less than a millionth of the largest throughput.
+    "No output" means less than a millionth of the largest throughput.
     """
     times, rates = np.asarray(times_s, dtype=float), np.asarray(throughput, dtype=float)
     if len(rates) < 2:

@@ -1,10 +1,10 @@
-"""Who gets the slots of new machines, and which machines to give back.
+"""Which operators get the slots of new machines, and which machines to give back.
 
-Xu 2021, chapter 2 (Stela): the user says how many machines come or go. What comes is given, slot
-by slot, to the congested operator with the greatest effective throughput percentage; what goes is
-the machine whose instances have the least of it. Every other instance stays where it is. A plan
-only says what to do, with the reason of each step, and becomes a placement as a whole or not at
-all.
+Xu 2021, chapter 2 (Stela): the user says how many machines to add or remove. The slots of new
+machines go, one by one, to the congested operator with the highest effective throughput percentage
+(ETP); the machine to remove is the one whose instances have the lowest. All other instances stay
+where they are. A plan only describes what to do, with the reason for each step; it is applied as a
+whole or not at all.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ STRATEGIES = (ETP, *RANKINGS, ROUND_ROBIN)
 class Assignment:
     """An instance of an operator and the machine that it will run on.
 
-    It comes from ``origin``, or is new if there is none. ``etp`` and ``congestion`` are the
-    operator's, as measured or projected when this was decided.
+    It moves from ``origin``, or is new if that is None. ``etp`` and ``congestion`` are those of the
+    operator, as measured or projected at the time of the decision.
     """
 
     operator: str
@@ -47,7 +47,7 @@ class Assignment:
     reason: str
 
     def __str__(self) -> str:
-        """What happens, in one line."""
+        """The assignment in one line."""
         what = f"a new {self.operator}" if self.origin is None else self.operator
         way = f"on {self.machine}" if self.origin in {None, self.machine} else f"to {self.machine}"
         seen = f"ETP {self.etp:.0%}, input {self.congestion:.2f} of processing"
@@ -58,9 +58,9 @@ class Assignment:
 class ScalePlan:
     """What a scaling operation will do; nothing has changed yet.
 
-    ``idle`` slots of new machines are left empty, since no operator that would gain may have
-    another instance. ``expected_per_s`` is the throughput projected from ``throughput_per_s``,
-    None where the strategy projects nothing.
+    ``idle`` slots of new machines are left empty, because every operator that would gain has its
+    maximum number of instances. ``expected_per_s`` is the throughput projected from
+    ``throughput_per_s``; None if the strategy makes no projection.
     """
 
     strategy: str
@@ -72,29 +72,29 @@ class ScalePlan:
     idle: int = 0
 
     def preview(self) -> tuple[str, ...]:
-        """The plan as lines for a person."""
+        """The plan as readable lines."""
         lines = [str(assignment) for assignment in self.assignments]
         gone = [name for name in self.before.machines if name not in self.after.machines]
         if gone:
             lines.append(f"machines to give back: {', '.join(gone)}")
         if self.idle:
-            lines.append(f"{self.idle} slots stay empty: who would gain has its most instances")
+            lines.append(f"{self.idle} slots stay empty: who would gain is at the maximum")
         if self.expected_per_s is not None:
             now, then = show_rate(self.throughput_per_s), show_rate(self.expected_per_s)
             lines.append(f"throughput: {now} now, {then} expected")
         return tuple(lines)
 
     def apply(self, placement: Placement) -> Placement:
-        """The whole new placement, if the given one is what the plan was made for."""
+        """The new placement, if the given one is the one that the plan was made for."""
         if placement != self.before:
             raise InputError(
-                "The instances are not placed any more as they were when this plan was made: "
-                "make a new plan for the placement as it is."
+                "The instances are no longer placed as they were when this plan was made: "
+                "make a new plan for the current placement."
             )
         return self.after
 
     def abort(self) -> Placement:
-        """The placement to go back to when something fails before all of it is in place."""
+        """The placement to go back to if something fails before the plan is fully applied."""
         return self.before
 
 
@@ -103,9 +103,9 @@ def scale_out(
 ) -> ScalePlan:
     """Fill new machines with instances.
 
-    ``"etp"`` makes N_instances new ones for each machine (Xu 2021, algorithm 2.2) and moves none.
-    The others make none: ``"round-robin"`` deals all instances anew, as Storm's rebalance does,
-    and the rankings move as many as give each machine its even part (section 2.3.3).
+    ``"etp"`` creates N_instances new ones per machine (Xu 2021, algorithm 2.2) and moves none. The
+    others create none: ``"round-robin"`` redistributes all instances, as Storm's rebalance does,
+    and the rankings move as many as give each machine an equal number (section 2.3.3).
     """
     _check(dataflow, placement)
     known = set(new_machines) & set(placement.machines)
@@ -172,13 +172,13 @@ def _created(dataflow: Dataflow, placement: Placement, new_machines: Sequence[st
 
 
 def _target(dataflow: Dataflow, shares: dict[str, float]) -> tuple[Operator | None, str]:
-    """The congested operator of greatest ETP that has room; without congestion, a source.
+    """The congested operator with the highest ETP that has room; without congestion, a source.
 
-    Ties go to the lower id. Where all congested operators have their most instances nobody gains:
-    more from a source would only queue before them.
+    Ties go to the lower id. If all congested operators have their maximum number of instances,
+    another one would not help: more records from a source would only queue in front of them.
     """
     congested = dataflow.congested()
-    reason = "congested, with the greatest ETP" if congested else "nothing is congested, a source"
+    reason = "congested, with the highest ETP" if congested else "nothing is congested, a source"
     able = [operator for operator in congested or dataflow.sources() if operator.has_room]
     return max(able, key=lambda operator: shares[operator.name], default=None), reason
 
@@ -197,7 +197,7 @@ def _migrated(
         best = min(
             (instance for instance in ranks if instance[1] in homes),
             key=lambda one: (
-                one[0] in sources,  # they are moved only when nothing else is left
+                one[0] in sources,  # they are moved only if nothing else is left
                 ranks[one].key,
                 ids[one[0]],
                 -here[one[1]],
@@ -213,7 +213,7 @@ def _migrated(
 
 
 def _dealt(dataflow: Dataflow, placement: Placement, new_machines: Sequence[str]) -> ScalePlan:
-    """Every instance is taken away and dealt anew, so that all of them stop for a while."""
+    """Redistribute all instances, so that all of them stop for a while."""
     shares = etp(dataflow)
     origins = {
         name: [machine for machine, here in placement.instances.items() for x in here if x == name]
@@ -230,7 +230,7 @@ def _dealt(dataflow: Dataflow, placement: Placement, new_machines: Sequence[str]
 
 
 def etp_sums(dataflow: Dataflow, placement: Placement) -> dict[str, float]:
-    """The ETP of all instances on each machine, added up (Xu 2021, eq. 2.2)."""
+    """The sum of the ETP of all instances on each machine (Xu 2021, eq. 2.2)."""
     shares = etp(dataflow)
     return {
         machine: math.fsum(shares[operator] for operator in here)
@@ -239,12 +239,12 @@ def etp_sums(dataflow: Dataflow, placement: Placement) -> dict[str, float]:
 
 
 def scale_in(dataflow: Dataflow, placement: Placement, remove: int | Sequence[str]) -> ScalePlan:
-    """Give machines back: so many, or those named.
+    """Give machines back: a number of them, or those named.
 
-    One after the other, the machine of lowest ETPSum goes, and its instances are dealt to those
-    that stay, in increasing order of theirs, so that the least effective are disturbed first (Xu
-    2021, algorithm 2.3). The sums are taken anew each time. An instance that is dealt to a machine
-    that goes later appears once, with where it ends.
+    Repeatedly, the machine with the lowest ETPSum is removed, and its instances are distributed to
+    the others in increasing order of their ETPSum, so that the least effective are disturbed first
+    (Xu 2021, algorithm 2.3). The sums are recomputed each time. An instance that is placed on a
+    machine that is removed later appears once, with its final machine.
     """
     _check(dataflow, placement)
     named = () if isinstance(remove, int) else tuple(remove)

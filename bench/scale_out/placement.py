@@ -1,4 +1,4 @@
-"""Which instances run on which machine, and what that makes them send over the network."""
+"""Which instances run on which machine, and how much they send over the network."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Machines, in the order of their ids, each with the operators of the instances on it.
+    """Machines, in the order of their ids, each with the operators of its instances.
 
-    Instances of an operator are alike, so their order on a machine means nothing.
+    Instances of an operator are identical, so their order on a machine does not matter.
     """
 
     instances: Mapping[str, tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        """Put instances in order, so that equal placements are equal."""
+        """Sort instances, so that equal placements compare equal."""
         if not self.instances:
             raise InputError("A placement without a machine runs nothing: name at least one.")
         in_order = {machine: tuple(sorted(here)) for machine, here in self.instances.items()}
@@ -33,7 +33,7 @@ class Placement:
 
     @classmethod
     def dealt(cls, operators: Iterable[str], machines: Sequence[str]) -> Placement:
-        """One instance of each given operator, dealt to the machines in turn, as Storm does."""
+        """One instance of each given operator, dealt to the machines in turn, as in Storm."""
         here: dict[str, tuple[str, ...]] = dict.fromkeys(machines, ())
         for operator, machine in zip(operators, cycle(machines), strict=False):
             here[machine] += (operator,)
@@ -46,9 +46,9 @@ class Placement:
 
     @property
     def per_machine(self) -> int:
-        """N_instances: how many instances a machine has on average, the fraction left off.
+        """N_instances: the average number of instances per machine, rounded down.
 
-        So many slots has each new machine (Xu 2021, section 2.2.2), and one at least.
+        Each new machine has this many slots (Xu 2021, section 2.2.2), and at least one.
         """
         return max(1, sum(map(len, self.instances.values())) // len(self.instances))
 
@@ -57,11 +57,11 @@ class Placement:
         return Counter(operator for here in self.instances.values() for operator in here)
 
     def joined(self, machines: Iterable[str]) -> Placement:
-        """The same with machines that are empty yet."""
+        """The same placement, with empty machines added."""
         return Placement({**self.instances, **dict.fromkeys(machines, ())})
 
     def moved(self, operator: str, origin: str | None, machine: str) -> Placement:
-        """The same with one instance moved from its origin, or new if it has none."""
+        """The same placement, with one instance moved from its origin, or new if it has none."""
         here = dict(self.instances)
         if origin is not None:
             rest = list(here[origin])
@@ -74,8 +74,8 @@ class Placement:
 def link_loads(dataflow: Dataflow, placement: Placement) -> dict[tuple[str, str], float]:
     """Records/s that one instance of an operator on a machine exchanges with other machines.
 
-    What an edge carries is spread evenly over all pairs of instances at its two ends; pairs on
-    the same machine do not use the network.
+    The records of an edge are divided equally among all pairs of instances at its two ends; pairs
+    on the same machine do not use the network.
     """
     total = placement.counts()
     here = {machine: Counter(names) for machine, names in placement.instances.items()}

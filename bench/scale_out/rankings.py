@@ -1,7 +1,7 @@
-"""Which running instance goes to a new machine first: the rivals of ETP.
+"""Rankings of running instances for moving to a new machine: the rivals of ETP.
 
-They move instances and make none (Xu 2021, section 2.3.3). Each ranks the instances that could
-move, by operator and the machine it is on; the lowest rank goes first.
+They move instances and create none (Xu 2021, section 2.3.3). Each ranks the movable instances, by
+operator and machine; the lowest rank moves first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What an instance is compared by, and why in half a sentence."""
+    """The sort key of an instance, and the reason as half a sentence."""
 
     key: tuple[float, ...]
     said: str
@@ -30,7 +30,7 @@ class Rank:
 
 Ranks = dict[tuple[str, str], Rank]
 Ranking = Callable[["Dataflow", "Placement", str], Ranks]
-"""From a dataflow, its placement and the machine to fill, to the rank of every instance."""
+"""Maps a dataflow, its placement and the machine to fill to the rank of every instance."""
 
 
 def _wherever(placement: Placement, ranks: Mapping[str, Rank]) -> Ranks:
@@ -43,7 +43,7 @@ def _wherever(placement: Placement, ranks: Mapping[str, Rank]) -> Ranks:
 
 
 def _hops(ways: Mapping[str, Iterable[str]], starts: Iterable[str]) -> dict[str, int]:
-    """How many edges lie between each operator and the nearest of the starts."""
+    """The number of edges between each operator and the nearest start."""
     hops = dict.fromkeys(starts, 0)
     waiting = list(hops)
     for name in waiting:
@@ -81,7 +81,7 @@ def _centrality(dataflow: Dataflow, placement: Placement, _machine: str) -> Rank
 
 
 def _least_link_load(dataflow: Dataflow, placement: Placement, machine: str) -> Ranks:
-    """Neighbours of what is on the new machine already, then those with the least to send."""
+    """Neighbours of instances on the new machine first, then those that send least."""
     children, parents = dataflow.children(), dataflow.parents()
     there = placement.instances[machine]
     ranks: Ranks = {}

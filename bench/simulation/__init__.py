@@ -1,1 +1,1 @@
-"""Discrete-event simulation, for what formulas cannot do."""
+"""Discrete-event simulation, for what formulas do not cover."""

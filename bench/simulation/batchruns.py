@@ -1,7 +1,7 @@
 """Batches in a simulation: micro-batches on a cluster, and hand-overs to Python.
 
-Both gather what comes and work on it together, for ``a + c*n`` of n records; they differ in when a
-batch is cut and in what may be under way beside it.
+Both collect records and process them together, in ``a + c*n`` for n records; they differ in when a
+batch is cut and in how many may be in progress at once.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class StageTasks:
     """The tasks of a stage in a micro-batch, one for each partition.
 
-    Of n records that the batch holds, ``n * selectivity * shares[p]`` are for partition p, whose
-    task takes ``task_ms`` and then ``per_record_ms`` for each of them.
+    Of a batch of n records, ``n * selectivity * shares[p]`` go to partition p, whose task takes
+    ``task_ms`` plus ``per_record_ms`` for each of them.
     """
 
     shares: tuple[float, ...]
@@ -44,11 +44,11 @@ class StageTasks:
     selectivity: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse a stage that cannot be."""
+        """Refuse an impossible stage."""
         costs = (*self.shares, self.per_record_ms, self.task_ms, self.selectivity)
         if not self.shares or not all(0 <= cost < math.inf for cost in costs):
             raise InputError(
-                f"A stage cannot be as in {self}: give it a partition and finite numbers from 0 up."
+                f"The stage {self} is impossible: give it a partition and finite numbers from 0 up."
             )
 
 
@@ -70,17 +70,16 @@ def micro_batches(
 ) -> Simulated:
     """Records in micro-batches, one batch at a time, from time 0 on.
 
-    A batch is cut an interval after the one before it (``aligned``: at the next multiple of the
-    interval, as Spark's own trigger does) and not before that one is done; interval 0 is back to
-    back. It takes the records that are there, up to ``most``. Where there are none, the query
-    looks again an interval later, or after ``poll_ms`` when back to back. In a pause nothing is
-    cut.
+    A batch is cut one interval after the previous one (``aligned``: at the next multiple of the
+    interval, like Spark's own trigger), but not before that one is done; interval 0 is back to
+    back. It takes the records that have arrived, up to ``most``. If there are none, the query polls
+    again an interval later, or after ``poll_ms`` if back to back. Nothing is cut during a pause.
 
-    A batch of n records lasts ``D(n) = a + c*n``, of the model, and the stages one after another:
-    each as long as its tasks take on the ``slots``, in order of partitions (Cooper 2020 as
-    adapted: the makespan brings in skew). ``noise`` is the coefficient of variation of the whole,
+    A batch of n records takes ``D(n) = a + c*n``, by the model, plus its stages in sequence: each
+    takes as long as its tasks on the ``slots``, in order of partitions (adapted from Cooper 2020:
+    the makespan accounts for skew). ``noise`` is the coefficient of variation of the total,
     lognormal. All records of a batch are done at its end. With ``counts`` an arrival stands for
-    that many records, which ``most`` may part.
+    that many records, which ``most`` may split.
     """
     comes = checked_arrivals(arrivals_ms)
     costs = (interval_ms, noise, poll_ms)
@@ -148,17 +147,17 @@ def hand_overs(
 ) -> Simulated:
     """Records handed over to Python in real-time mode, by one task.
 
-    They gather in an open batch, which goes when it is a lifetime old or full, but not while
-    ``window`` hand-overs are under way; the work on n records takes ``S(n) = a + c*n``, with a
-    lognormal ``noise`` of that coefficient of variation. What finds the open batch full waits and
-    enters the next. In a pause (see ``gaps``) nothing enters: what came before goes at its start,
-    what comes in it enters at its end.
+    They collect in an open batch, which is sent when it is a lifetime old or full, but not while
+    ``window`` hand-overs are in progress; the work on n records takes ``S(n) = a + c*n``, with
+    lognormal noise of coefficient of variation ``noise``. Records that find the open batch full
+    wait and enter the next. Nothing enters during a pause (see ``gaps``): earlier records are sent
+    at its start, and records that arrive during it enter at its end.
     """
     comes = checked_arrivals(arrivals_ms)
     if not (0 <= lifetime_ms < math.inf and 0 <= noise < math.inf and window >= 1):
         raise InputError(
             f"A lifetime of {lifetime_ms} ms with noise {noise} and {window} hand-overs under way "
-            "cannot be: give finite numbers from 0 up and at least 1 hand-over."
+            "is impossible: give finite numbers from 0 up and at least 1 hand-over."
         )
     count = len(comes)
     batches = Batches(np.empty(count), np.empty(count), np.empty(count, np.int64))
@@ -181,7 +180,7 @@ def hand_overs(
 
 
 def _trimmed(batches: Batches, number: int) -> Batches:
-    """Only the batches that there were, without the room for more."""
+    """Only the actual batches, without the unused rest of the arrays."""
     return Batches(
         batches.cuts_ms[:number].copy(),
         batches.ends_ms[:number].copy(),
@@ -198,7 +197,7 @@ def _batched(
     *,
     warm_up: float | None,
 ) -> Simulated:
-    """The result for arrivals of which each is in batch ``of``."""
+    """The result for arrivals, where ``of`` is the batch of each."""
     begins, end_ms = batches.begins_ms, float(batches.ends_ms[-1])
     latencies = batches.ends_ms[of] - comes
     skipped = warm_up_records(latencies, warm_up)

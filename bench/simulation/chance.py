@@ -1,4 +1,4 @@
-"""Chance that can be repeated: random times, places and arrivals, all of them from a seed."""
+"""Repeatable randomness: random times, indices and arrivals, all from a seed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Purpose(IntEnum):
-    """What random numbers are for: under one seed, every purpose has a stream of its own."""
+    """What random numbers are for: under one seed, every purpose has its own stream."""
 
     ARRIVALS = 0
     SERVICE = 1
@@ -35,12 +35,12 @@ class Purpose(IntEnum):
 def seeded(seed: int, *purpose: int) -> np.uint64:
     """The start of a stream of random numbers that no other purpose shares."""
     if seed < 0:
-        raise InputError(f"A seed of {seed} cannot be: give a whole number from 0 up.")
+        raise InputError(f"A seed of {seed} is impossible: give a whole number from 0 up.")
     return np.uint64(np.random.SeedSequence([seed, *purpose]).generate_state(1, np.uint64)[0])
 
 
 def check_shares(shares: Floats) -> None:
-    """Refuse shares that nothing can be drawn by."""
+    """Refuse shares that cannot be drawn from."""
     if not (len(shares) and np.all(np.isfinite(shares)) and shares.min() >= 0 and shares.sum()):
         raise InputError(
             f"Shares of {shares.tolist()} cannot be drawn from: give numbers from 0 up, "
@@ -49,10 +49,11 @@ def check_shares(shares: Floats) -> None:
 
 
 def picked(shares: Floats, state: np.uint64, count: int) -> Indices:
-    """Places at random, each as often as its share.
+    """Random indices, each with the probability of its share.
 
-    For the alias method every place that has too little is filled up from one that has too much:
-    it is kept with ``chances[i]``, and else becomes ``others[i]`` (Vose 1991).
+    For the alias method every index with too small a share is filled up from one with too large a
+    share: it is kept with probability ``chances[i]``, and otherwise becomes ``others[i]`` (Vose
+    1991).
     """
     chances = shares * (len(shares) / shares.sum())
     others = np.arange(len(shares))
@@ -70,7 +71,7 @@ def picked(shares: Floats, state: np.uint64, count: int) -> Indices:
 
 
 def rounded(value: float, count: int, state: np.uint64) -> Indices:
-    """Whole numbers, at random up or down, with that mean."""
+    """Whole numbers with the mean ``value``, rounded up or down at random."""
     chance = np.empty(count)
     kernels.uniform(state, chance)
     return np.floor(value + chance).astype(np.int64)
@@ -82,7 +83,7 @@ def _no_times() -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Times:
-    """Where the times between arrivals, or those of service, are drawn from."""
+    """The distribution of the times between arrivals, or of service times."""
 
     kind: int
     mean_ms: float
@@ -91,16 +92,16 @@ class Times:
     counts: Floats = field(default_factory=_no_times)
 
     def __post_init__(self) -> None:
-        """Refuse times that cannot be."""
+        """Refuse impossible times."""
         if not (0 <= self.mean_ms < math.inf and 0 <= self.cv < math.inf):
             raise InputError(
-                f"Times with a mean of {self.mean_ms} ms and a variation of {self.cv} cannot be: "
-                "give two finite numbers from 0 up."
+                f"Times with a mean of {self.mean_ms} ms and a variation of {self.cv} are "
+                "impossible: give two finite numbers from 0 up."
             )
 
     @classmethod
     def exponential(cls, mean_ms: float) -> Times:
-        """Exponential; gaps like that make a Poisson process."""
+        """Exponential; such gaps make a Poisson process."""
         return cls(kernels.EXPONENTIAL, mean_ms, 1.0)
 
     @classmethod
@@ -110,17 +111,17 @@ class Times:
 
     @classmethod
     def gamma(cls, mean_ms: float, cv: float) -> Times:
-        """Gamma distributed, with that mean and coefficient of variation."""
+        """Gamma distributed, with this mean and coefficient of variation."""
         return cls(kernels.GAMMA if cv else kernels.CONSTANT, mean_ms, cv)
 
     @classmethod
     def lognormal(cls, mean_ms: float, cv: float) -> Times:
-        """Lognormal, with that mean and coefficient of variation."""
+        """Lognormal, with this mean and coefficient of variation."""
         return cls(kernels.LOGNORMAL, mean_ms, cv)
 
     @classmethod
     def empirical(cls, histogram: LogHistogram) -> Times:
-        """What was measured: the value of a bin, as often as it was counted."""
+        """The measured distribution: the value of each bin, as often as it was counted."""
         values = histogram.values_ms
         counts = histogram.counts.astype(np.float64)
         check_shares(counts)
@@ -129,7 +130,7 @@ class Times:
         return cls(kernels.CONSTANT, mean_ms, math.sqrt(spread) / mean_ms, values, counts)
 
     def draw(self, count: int, seed: int, *purpose: int) -> Floats:
-        """So many times; the same for the same seed and purpose."""
+        """``count`` times; the same for the same seed and purpose."""
         state = seeded(seed, *purpose)
         if len(self.values):
             return self.values[picked(self.counts, state, count)]
@@ -139,16 +140,16 @@ class Times:
 
 
 def arrivals(gaps: Times, records: int, seed: int) -> Floats:
-    """The times of so many arrivals, with independent gaps, the first of them after 0.
+    """The times of ``records`` arrivals, with independent gaps; the first is after 0.
 
-    Arrivals that follow a rate that changes come from ``tailrace.load``: ``trace.due_us / 1e3``.
+    For arrivals with a changing rate use ``tailrace.load``: ``trace.due_us / 1e3``.
     """
     times = gaps.draw(records, seed, Purpose.ARRIVALS)
     return np.cumsum(times, out=times)
 
 
 def checked_arrivals(arrivals_ms: Any) -> Floats:
-    """The times of arrivals as the kernels take them, or a sentence on what is wrong with them."""
+    """The times of arrivals in the form for kernels; refuses invalid ones."""
     times: Floats = np.ascontiguousarray(arrivals_ms, dtype=np.float64)
     if times.ndim != 1 or not len(times):
         raise InputError("There are no arrivals to simulate: give the times of one or more.")

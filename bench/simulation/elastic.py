@@ -1,11 +1,11 @@
-"""An elastic operator: what becomes of a load while its number of units changes.
+"""An elastic operator: how a load is processed while the number of units changes.
 
-Scalers are rehearsed against it. Records are a fluid that arrives at a rate for each second; units
-share them evenly. More units work only ``start_ms`` after they were asked for, fewer at once, and
-what is not done stays. In micro-batch mode every batch is simulated by itself, in record mode the
-mean of the queue is followed through time. Whoever decides sees what was measured, of which
-:func:`learn` makes a model; of the constants it is told the variations alone, which in a fluid
-cannot be measured.
+Scalers are rehearsed against it. Records are a fluid with an arrival rate for each second; units
+share them equally. Additional units start to work only ``start_ms`` after a request, removal is
+immediate, and unfinished work stays. In micro-batch mode every batch is simulated, in record mode
+the mean queue length is followed over time. A scaler sees the measurements, from which
+:func:`learn` makes a model; of the constants it gets only the variations, which cannot be measured
+in a fluid.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 
 from bench.simulation import kernels
 from tailrace.errors import InputError
+from tailrace.model.kingman import Kingman
 from tailrace.model.microbatch import BatchModel
-from tailrace.model.queueing.queues import Kingman
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 _SETTLED = 1_000_000
 _SHORTEST_MS = 1.0
-"""No two batches are cut closer to each other than this."""
+"""The minimum time between two cuts."""
 _SLICE_MS = 100.0
 _TAKEN = 0.95
-"""Units that are taken for more of their time than this hold records up."""
+"""Units that are busy for more than this share of the time block records."""
 _NEWEST = 0.3
-"""The weight of the latest control step in what is learned."""
+"""The weight of the latest control step in the moving mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one control step shows from outside.
+    """The measurements of one control step.
 
-    The fields are those of a scaler's load. ``service_ms`` and ``latency_ms`` are None when no
-    record was finished, ``fixed_ms``, what a batch took apart from its records, also where there
-    are no batches. ``backlog`` are the records that came and are not done.
+    The fields are those of a scaler's load. ``service_ms`` and ``latency_ms`` are None if no record
+    was finished, and so is ``fixed_ms``, the time of a batch without its records, also if there are
+    no batches. ``backlog`` counts the records that arrived and are not done.
     """
 
     at_us: int
@@ -65,12 +65,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The mean latency in a steady state, from what a record and a batch cost.
+    """The mean latency in steady state, from the costs of a record and a batch.
 
-    With batches, cut every ``C = max(interval, a/(1 - rho))``, it is ``C/2 + D``, which back to
-    back is ``1.5*a/(1 - rho)``. Without (``interval_ms`` None) the units are one G/G/1 queue with
-    the service ``T/n``, so that ``R = rho/(1 - rho) * (ca**2 + cs**2)/2 * T/n + T`` (De Matteis
-    2016, eq. 6.7 to 6.9).
+    With batches, cut every ``C = max(interval, a/(1 - rho))``, it is ``C/2 + D``, which is
+    ``1.5*a/(1 - rho)`` back to back. Without batches (``interval_ms`` None) the units are one G/G/1
+    queue with service time ``T/n``, so that ``R = rho/(1 - rho) * (ca**2 + cs**2)/2 * T/n + T`` (De
+    Matteis 2016, eq. 6.7 to 6.9).
     """
 
     service_ms: float
@@ -80,11 +80,11 @@ class Estimate:
     cv_service: float = 1.0
 
     def utilisation(self, size: int, rate_per_s: float) -> float:
-        """``rho = lambda*T/n``: the share of the units' time that the records take."""
+        """``rho = lambda*T/n``: the share of the units' time that records take."""
         return rate_per_s * self.service_ms / 1_000.0 / size
 
     def latency_ms(self, size: int, rate_per_s: float) -> float:
-        """The mean latency on so many units; infinite where they cannot keep up."""
+        """The mean latency on ``size`` units; infinite if they cannot keep up."""
         each_ms = self.service_ms / size
         if self.interval_ms is None:
             queue = Kingman(rate_per_s, each_ms, self.cv_arrivals, self.cv_service)
@@ -96,7 +96,7 @@ class Estimate:
         return cycle_ms / 2 + batch.duration_ms(rate_per_s * cycle_ms / 1_000.0)
 
     def least_size(self, rate_per_s: float, bound_ms: float, least: int, most: int) -> int | None:
-        """The fewest units that keep the bound, from ``least`` to ``most``; None when none does."""
+        """The fewest units that keep the bound, from ``least`` to ``most``; None if none do."""
         sizes = range(least, most + 1)
         found = bisect_left(
             sizes, True, key=lambda size: self.latency_ms(size, rate_per_s) <= bound_ms
@@ -105,9 +105,9 @@ class Estimate:
 
 
 def learn(before: Estimate | None, seen: Measured, interval_ms: float | None) -> Estimate | None:
-    """What is known of the costs after another control step: a moving mean of what was measured.
+    """Update the estimated costs after a control step: a moving mean of the measurements.
 
-    None as long as no record has been finished. ``interval_ms`` is a setting, so it is known.
+    None until a record has been finished. ``interval_ms`` is a setting, so it is known.
     """
     if seen.service_ms is None:
         return before
@@ -120,13 +120,13 @@ def learn(before: Estimate | None, seen: Measured, interval_ms: float | None) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticPlant:
-    """One operator on units that come and go.
+    """One operator on a varying number of units.
 
-    A record takes ``service_ms`` of one unit's time, with that coefficient of variation. Batches
-    are cut every ``interval_ms``, 0 for back to back, and take ``fixed_ms`` each; without an
-    interval records are handled one at a time. ``noise`` is the coefficient of variation of whole
-    batches, or of the service from control step to control step, lognormal. ``start_ms`` pass
-    until new units work, and for ``cold_ms`` from then on each does ``1/cold`` of its work.
+    A record takes ``service_ms`` of one unit's time, with coefficient of variation ``cv_service``.
+    Batches are cut every ``interval_ms``, 0 for back to back, and take ``fixed_ms`` each; without
+    an interval records are handled one at a time. ``noise`` is the coefficient of variation of
+    whole batches, or of the service time per control step, lognormal. New units work after
+    ``start_ms``, and for the next ``cold_ms`` at ``1/cold`` of their speed.
     """
 
     service_ms: float
@@ -140,7 +140,7 @@ class ElasticPlant:
     cold_ms: float = 1_000.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot run."""
+        """Refuse an impossible plant."""
         costs = (self.fixed_ms, self.interval_ms or 0.0, self.start_ms, self.cold_ms)
         variations = (self.cv_service, self.cv_arrivals, self.noise)
         if not (0 < self.service_ms < math.inf and 1 <= self.cold < math.inf):
@@ -152,17 +152,17 @@ class ElasticPlant:
 
     @property
     def truth(self) -> Estimate:
-        """The model with the true constants, for the one who judges."""
+        """The model with the true constants, to judge a scaler by."""
         costs = (self.service_ms, self.fixed_ms, self.interval_ms)
         return Estimate(*costs, self.cv_arrivals, self.cv_service)
 
     def start(self, rates: Floats, size: int, step_ms: float, rng: np.random.Generator) -> Elastic:
-        """Run it under a load, given by the rate in each second, in control steps."""
+        """Run it in control steps, under a load given by the rate in each second."""
         return Elastic(self, rates, size, step_ms, rng)
 
 
 class Elastic:
-    """A plant at work: :meth:`step` goes on by one control step, :meth:`move` changes its size."""
+    """A running plant: :meth:`step` advances by one control step, :meth:`move` changes its size."""
 
     def __init__(
         self,
@@ -172,10 +172,10 @@ class Elastic:
         step_ms: float,
         rng: np.random.Generator,
     ) -> None:
-        """Start with nothing waiting and all units warm.
+        """Start with an empty queue and all units warm.
 
-        The records of a second vary around its rate as those of a renewal process do, by
-        ``cv_arrivals`` times the root of their number.
+        The number of records in a second varies as in a renewal process, with a standard deviation
+        of ``cv_arrivals`` times the square root of its mean.
         """
         rates = np.asarray(rates, dtype=np.float64)
         if not (len(rates) and np.all(np.isfinite(rates)) and rates.min() >= 0):
@@ -189,7 +189,7 @@ class Elastic:
         self._counts = np.maximum(0.0, rates + plant.cv_arrivals * np.sqrt(rates) * chance)
         self._plant, self._rng, self._step_ms = plant, rng, step_ms
         self.steps = int(1e3 * len(rates) / step_ms)
-        """How many whole control steps the load lasts."""
+        """The number of whole control steps in the load."""
         self.size = self.wanted = size
         self._since_move, self._now_ms, self._ready_ms = _SETTLED, 0.0, 0.0
         self._speed, self._changes = float(size), list[tuple[float, float]]()
@@ -202,7 +202,7 @@ class Elastic:
         return self.wanted != self.size
 
     def move(self, size: int) -> None:
-        """Ask for another size; refused while units are still starting."""
+        """Request another size; refused while units are still starting."""
         if self.moving or size < 1:
             raise InputError(
                 f"A move to {size} cannot be made: wait until {self.wanted} units work, and ask "
@@ -224,7 +224,7 @@ class Elastic:
         self._settle()
 
     def step(self) -> Measured:
-        """Go on by one control step and tell what it showed."""
+        """Advance by one control step and return its measurements."""
         begin_ms, until_ms = self._now_ms, self._now_ms + self._step_ms
         out = np.zeros(7)
         speeds = np.cumsum([self._speed, *(by for _, by in self._changes)])
@@ -236,7 +236,7 @@ class Elastic:
         return self._measured(begin_ms, out)
 
     def _settle(self) -> None:
-        """Take in the changes that have come to pass by now."""
+        """Apply the changes that are due by now."""
         while self._changes and self._changes[0][0] <= self._now_ms:
             self._speed += self._changes.pop(0)[1]
         if self.moving and self._ready_ms <= self._now_ms:
@@ -288,20 +288,20 @@ class Elastic:
 
 # --- kernels --------------------------------------------------------------------------------------
 #
-# What a step adds up to, all times in milliseconds: records, their latencies, the time of units
-# that they took, batches and their fixed costs; and for how long units were busy and blocked.
+# The sums over a step, all times in milliseconds: records, their latencies, their unit time,
+# batches and their fixed costs; and how long units were busy and blocked.
 _DONE, _LATENCY, _WORK, _NUMBER, _FIXED, _BUSY, _BLOCKED = range(7)
 
-# What lives on from step to step. The next cut is at _LOOK, the last was at _CUT_TO. The batch in
-# flight holds _RECORDS, which have waited for _WAITED when it is cut; its fixed part is over at
-# _BEGIN, of its _WORKED of unit time some is _LEFT, and _OVER is the share that is too long. In
-# record mode only _RECORDS counts: the queue.
+# The state that is kept from step to step. The next cut is at _LOOK, the last was at _CUT_TO. The
+# batch in flight holds _RECORDS, which had waited for _WAITED in total at its cut; its fixed part
+# ends at _BEGIN, _LEFT remains of its _WORKED unit time, and _OVER is the share by which it is too
+# long. In record mode only _RECORDS is used: the queue.
 _LOOK, _CUT_TO, _BEGIN, _RECORDS, _WAITED, _WORKED, _LEFT, _OVER = range(8)
 
 
 @kernels.kernel
 def _come(counts: Floats, start: float, end: float) -> tuple[float, float]:
-    """The records that come in a time, and how long they have waited at its end, all together."""
+    """The records that arrive in a time span, and their total waiting time at its end."""
     records, waited = 0.0, 0.0
     while start < end:
         second = int(start // 1e3)
@@ -326,12 +326,11 @@ def _queue(  # noqa: PLR0917 - numba takes arguments by position
 ) -> None:
     """Follow the mean length of the queue through a control step.
 
-    In a steady state Kingman's queue has ``L = V*rho**2/(1 - rho)``, with ``V`` the variation.
-    Taking that for granted at each moment, the units are busy for ``rho(L)`` of their time, and
-    ``dL/dt = lambda - mu*rho(L)`` (Wang, Tipper and Banerjee 1996). It settles at Kingman's
-    formula, and in an overload grows as a fluid does. An implicit step is a quadratic equation in
-    ``rho``, so that any length of slice is stable. Records leave after a wait of ``L/(mu*rho)``,
-    by Little's law.
+    In steady state Kingman's queue has ``L = V*rho**2/(1 - rho)``, with ``V`` the variation.
+    Assuming this at each moment, the units are busy for ``rho(L)`` of their time, and ``dL/dt =
+    lambda - mu*rho(L)`` (Wang, Tipper and Banerjee 1996). It converges to Kingman's formula, and
+    grows like a fluid in an overload. An implicit step is a quadratic equation in ``rho``, which is
+    stable for slices of any length. Records leave after a wait of ``L/(mu*rho)``, by Little's law.
     """
     service, variation = costs
     begin, until = span
@@ -369,13 +368,13 @@ def _batches(  # noqa: PLR0917 - numba takes arguments by position
     flight: Floats,
     out: Floats,
 ) -> None:
-    """Cut batches and work on them until the control step is over.
+    """Cut and process batches until the control step is over.
 
-    A batch is cut an interval after the one before it, not before that one is done, and takes all
-    that has come. After a fixed part the units work on it, those that join included, and all its
-    records are done at its end. It blocks for the share by which it is too long, as it begins: for
-    the interval, or back to back for the time in which its records came, since records then come
-    faster than they are done.
+    A batch is cut one interval after the previous one, but not before that is done, and takes all
+    records that have arrived. After a fixed part the units work on it, including those that join,
+    and all its records are done at its end. It blocks for the share by which it is too long at its
+    start: longer than the interval, or back to back longer than the time in which its records
+    arrived, because then they arrive faster than they are processed.
     """
     service, cv, fixed, sigma, interval = costs
     now, until = span
@@ -420,7 +419,7 @@ def _batches(  # noqa: PLR0917 - numba takes arguments by position
 def _worked(
     left: float, since: Floats, speeds: Floats, now: float, until: float
 ) -> tuple[float, float]:
-    """When the units are done with so much work, or the time is over, and what is left then."""
+    """When the units have done ``work``, or the time is over, and the work left then."""
     piece = np.searchsorted(since, now, side="right") - 1
     while now < until:
         stop = until if piece + 1 == len(since) else min(until, since[piece + 1])

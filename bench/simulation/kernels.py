@@ -1,13 +1,13 @@
 """The inner loops of the simulation, compiled by numba: plain loops over arrays of times.
 
-A kernel takes arrays and fills arrays; what they mean stands in ``simulate``. Each station is one
-pass over all of its records, because in a queue that is served in order of arrival the whole
-future follows from when each record comes and how long it takes (Lindley 1952). That makes a
-customer cost nanoseconds, where a general simulator goes through an event calendar for each.
+A kernel takes arrays and fills arrays; ``simulate`` describes their meaning. Each station is one
+pass over all of its records, because in a first-come, first-served queue everything follows from
+the arrival and service times of records (Lindley 1952). So a customer costs nanoseconds, whereas a
+general simulator needs an event calendar.
 
-Compiled code is kept in the user's cache directory, or where ``NUMBA_CACHE_DIR`` says, and never
-beside the source, which may be read-only. Without a directory to write to, or with one that other
-users can write to as well, each process compiles for itself.
+Compiled code is kept in the user's cache directory, or in ``NUMBA_CACHE_DIR``, and never beside the
+source, which may be read-only. Without a writable directory, or with one that other users can write
+to, each process compiles for itself.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _R = TypeVar("_R")
 
 
 def _cache_directory(chosen: str = "") -> str:
-    """Where compiled kernels are kept: a directory of the user's own; empty when there is none.
+    """The directory for compiled kernels, which belongs to the user; empty if there is none.
 
-    Numba unpickles what it finds there, so it must not be one that others can write to.
+    Numba unpickles files in it, so others must not be able to write to it.
     """
     try:
         directory = cache.made(Path(chosen) if chosen else cache.directory() / "kernels")
@@ -52,11 +52,11 @@ def _cache_directory(chosen: str = "") -> str:
 
 @functools.cache
 def _is_trusted(directory: Path) -> bool:
-    """Whether others can write to it; they are named once, not for each kernel."""
+    """Whether only the user can write to it; warns once, not for each kernel."""
     why = cache.distrusted(directory)
     if why is not None:
         _LOG.warning(
-            "Compiled kernels are not kept, because %s: take away that right, or set "
+            "Compiled kernels are not kept, because %s: remove that permission, or set "
             "NUMBA_CACHE_DIR to a directory of your own.",
             why,
         )
@@ -64,10 +64,10 @@ def _is_trusted(directory: Path) -> bool:
 
 
 def kernel(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Compile a function at its first call, without the interpreter lock while it runs.
+    """Compile a function at its first call; it runs without the interpreter lock.
 
-    The only place where untyped numba meets typed code. Numba decides on the directory of the
-    cache when it decorates, so the setting is lent to it for that moment.
+    The only place where untyped numba meets typed code. Numba chooses its cache directory when it
+    decorates, so the setting is changed for that moment.
     """
     settings: Any = numba.config
     compiler: Any = numba.njit
@@ -83,7 +83,7 @@ def kernel(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 # --- chance ---------------------------------------------------------------------------------------
 #
-# A stream of random numbers is one 64-bit word, which every draw moves on and gives back: splitmix
+# A stream of random numbers is one 64-bit word, which every draw advances and returns: splitmix
 # (Steele, Lea and Flood 2014). It stays in a register, and equal words give equal runs everywhere.
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -111,10 +111,10 @@ def _uniform(state: np.uint64) -> tuple[float, np.uint64]:
 
 
 def _layers(right: float, count: int) -> tuple[Floats, Floats]:
-    """The ziggurat of Marsaglia and Tsang 2000 for exp(-x): layers of equal area over each other.
+    """The ziggurat of Marsaglia and Tsang 2000 for exp(-x): stacked layers of equal area.
 
-    ``right`` is where the lowest layer turns into the tail. Returns the right ends, the lowest
-    first and widened to hold the area of the tail, and the density at each.
+    ``right`` is where the lowest layer meets the tail. Returns the right ends, lowest first, with
+    the lowest widened to include the area of the tail, and the density at each.
     """
     area = (right + 1) * math.exp(-right)
     ends = np.zeros(count + 1)
@@ -130,7 +130,7 @@ _ENDS, _DENSITIES = _layers(_TAIL, 256)
 
 @kernel
 def _exponential(state: np.uint64) -> tuple[float, np.uint64]:
-    """Of mean 1. All but one in a hundred draws cost one multiplication."""
+    """A draw with mean 1. All but one in a hundred draws cost a single multiplication."""
     tail = 0.0
     while True:
         bits, state = _bits(state)
@@ -157,7 +157,7 @@ def _normal(state: np.uint64) -> tuple[float, np.uint64]:
 
 @kernel
 def _gamma(shape: float, state: np.uint64) -> tuple[float, np.uint64]:
-    """Marsaglia and Tsang 2000b; a shape below 1 by way of the shape above it."""
+    """Marsaglia and Tsang 2000b; a shape below 1 is reduced to that shape plus 1."""
     scale = 1.0
     if shape < 1:
         e, state = _exponential(state)
@@ -172,7 +172,7 @@ def _gamma(shape: float, state: np.uint64) -> tuple[float, np.uint64]:
         if v <= 0:
             continue
         v *= v * v
-        # The first test is implied by the second and spares it the logarithms, nearly always.
+        # The first test implies the second, and nearly always avoids its logarithms.
         if u < 1 - 0.0331 * x**4 or math.log(u) < x * x / 2 + d - d * v + d * math.log(v):
             return scale * d * v, state
 
@@ -200,9 +200,9 @@ def draw(kind: int, mean: float, cv: float, state: np.uint64, out: Floats) -> No
 
 @kernel
 def pick(chances: Floats, others: Indices, state: np.uint64, out: Indices) -> None:
-    """Fill ``out`` with places by the alias method (Walker 1977).
+    """Fill ``out`` with indices by the alias method (Walker 1977).
 
-    A place is drawn evenly, and kept with its chance; else the other one is taken in its stead.
+    An index is drawn uniformly and kept with its probability; otherwise its alias replaces it.
     """
     for i in range(len(out)):
         u, state = _uniform(state)
@@ -223,9 +223,9 @@ def uniform(state: np.uint64, out: Floats) -> None:
 
 @kernel
 def _after_pause(moment: float, pauses: Floats, number: int) -> tuple[float, int]:
-    """The moment, or the end of the pause that it falls into, and the first pause after that.
+    """The time, or the end of the pause that it falls into, and the index of the next pause.
 
-    Moments must not go back from call to call; ``number`` is what the last call gave.
+    Times must not decrease from call to call; ``number`` is the index from the last call.
     """
     while number < len(pauses) and pauses[number, 1] <= moment:
         number += 1
@@ -237,7 +237,7 @@ def _after_pause(moment: float, pauses: Floats, number: int) -> tuple[float, int
 
 @kernel
 def lindley(arrivals: Floats, services: Floats, departures: Floats) -> None:
-    """One server: a record starts when it is there and the one before it is done."""
+    """One server: a record starts when it has arrived and the previous one is done."""
     free = -math.inf
     for i in range(len(arrivals)):
         free = max(arrivals[i], free) + services[i]
@@ -254,7 +254,7 @@ def serve(  # noqa: PLR0917 - numba takes arguments by position
     pauses: Floats,
     departures: Floats,
 ) -> None:
-    """Tasks of several servers each: a record takes the server of its task that is free first."""
+    """Tasks with several servers each: a record takes its task's first free server."""
     free = np.full(task_count * servers, -math.inf)
     began, coming = np.full(task_count, -math.inf), np.zeros(task_count, np.int64)
     for i in range(len(arrivals)):
@@ -264,7 +264,7 @@ def serve(  # noqa: PLR0917 - numba takes arguments by position
             if free[other] < free[lane]:
                 lane = other
         start = max(arrivals[i], free[lane])
-        if len(pauses):  # nobody starts before whoever came earlier, though his server be free
+        if len(pauses):  # none starts before an earlier arrival, even if its server is free
             start, coming[task] = _after_pause(max(start, began[task]), pauses, coming[task])
             began[task] = start
         free[lane] = start + services[i]
@@ -281,12 +281,12 @@ def tandem(  # noqa: PLR0917 - numba takes arguments by position
     starts: Floats,
     departures: Floats,
 ) -> None:
-    """Single servers in a row, station k with room for ``rooms[k]`` records.
+    """Single servers in series; station k has room for ``rooms[k]`` records.
 
-    A record that is done stays with its server until the next station has room, and the first
-    station leaves those it has no room for to the source. Record i enters station k no earlier
-    than record ``i - rooms[k]`` leaves it; as that one came before, each record can be taken
-    through all stations at once. The pauses of station k end at row ``pause_ends[k]``.
+    A finished record stays with its server until the next station has room, and records for which
+    the first station has no room wait at the source. Record i enters station k no earlier than
+    record ``i - rooms[k]`` leaves it; since that is an earlier record, each record can be taken
+    through all stations in one go. The pauses of station k end at row ``pause_ends[k]``.
     """
     stations, records = departures.shape
     coming = np.zeros(stations, np.int64)
@@ -310,7 +310,7 @@ def tandem(  # noqa: PLR0917 - numba takes arguments by position
 
 @kernel
 def gather(tasks: Indices, task_count: int, size: int, windows: Indices, closing: Indices) -> int:
-    """Windows of ``size`` records in each task: the window of each record, -1 if it stays open.
+    """Windows of ``size`` records per task: the window of each record, -1 if it never closes.
 
     ``closing`` gets the record that closes each window. Returns how many windows closed.
     """
@@ -335,10 +335,10 @@ def gather(tasks: Indices, task_count: int, size: int, windows: Indices, closing
 def last_results(
     origins: Indices, at: Indices, times: Floats, arrivals: Floats, out: Floats
 ) -> None:
-    """The latency of each record that entered, up to the last of its results."""
+    """The latency of each record, up to the last of its results."""
     for n in range(len(origins)):
         latency = times[at[n]] - arrivals[origins[n]]
-        if not latency <= out[origins[n]]:  # which is so when there is none yet, too
+        if not latency <= out[origins[n]]:  # also true while there is none yet
             out[origins[n]] = latency
 
 
@@ -347,7 +347,7 @@ def last_results(
 
 @kernel
 def _makespan(tasks_ms: Floats, records: float, per_record_ms: Floats, free: Floats) -> float:
-    """When the last task of a stage ends; each goes to the slot that is free first, in order."""
+    """When the last task of a stage ends; each in order takes the first free slot."""
     free[:] = 0.0
     for p in range(len(tasks_ms)):
         slot = 0
@@ -360,7 +360,7 @@ def _makespan(tasks_ms: Floats, records: float, per_record_ms: Floats, free: Flo
 
 @kernel
 def _noise(cv: float, state: np.uint64) -> tuple[float, np.uint64]:
-    """A lognormal factor of mean 1."""
+    """A lognormal factor with mean 1."""
     if cv == 0:
         return 1.0, state
     variance = math.log1p(cv * cv)
@@ -370,7 +370,7 @@ def _noise(cv: float, state: np.uint64) -> tuple[float, np.uint64]:
 
 @kernel
 def _multiple(step: float, least: float, above: bool) -> float:
-    """The first multiple of the step that is not below ``least``, or that is above it."""
+    """The first multiple of the step at or above ``least``, or strictly above it if ``above``."""
     count = math.floor(least / step)
     while count * step < least or (above and count * step <= least):
         count += 1
@@ -379,7 +379,7 @@ def _multiple(step: float, least: float, above: bool) -> float:
 
 @kernel
 def _next_look(look: float, due: float, interval: float, poll: float, aligned: bool) -> float:
-    """The first look that is not before ``due``, which comes after ``look``."""
+    """The first poll at or after ``due``, which is after ``look``."""
     if interval > 0 and aligned:
         return _multiple(interval, due, False)
     step = interval if interval > 0 else poll
@@ -388,7 +388,7 @@ def _next_look(look: float, due: float, interval: float, poll: float, aligned: b
 
 @kernel
 def _due_rows(arrivals: Floats, reached: Indices, row: int, look: float, enough: int) -> int:
-    """The last row, from ``row`` on, that is due by ``look`` and still needed to have enough."""
+    """The last row from ``row`` on that is due by ``look``, up to the row that makes it enough."""
     while row + 1 < len(arrivals) and arrivals[row + 1] <= look and reached[row] < enough:
         row += 1
     return row
@@ -412,10 +412,10 @@ def micro_batches(  # noqa: PLR0917 - numba takes arguments by position
     ends: Floats,
     taken: Indices,
 ) -> int:
-    """Batches one after another: when each is cut and ends, and how many records it takes.
+    """Consecutive batches: when each is cut and ends, and how many records it takes.
 
-    ``reached[i]`` records are due once row i is. A batch takes those that are due at its cut, up
-    to ``most``. Returns how many batches there were.
+    ``reached[i]`` records are due once row i is due. A batch takes those that are due at its cut,
+    up to ``most``. Returns the number of batches.
     """
     interval, poll, aligned = timing
     free = np.zeros(slots)
@@ -427,7 +427,7 @@ def micro_batches(  # noqa: PLR0917 - numba takes arguments by position
         while arrivals[row] > look:
             due = arrivals[row]
             if number < len(pauses):
-                due = min(due, pauses[number, 0])  # a look that falls into a pause follows it
+                due = min(due, pauses[number, 0])  # a poll during a pause happens at its end
             look = _next_look(look, due, interval, poll, aligned)
             look, number = _after_pause(look, pauses, number)
         row = _due_rows(arrivals, reached, row, look, done + most)
@@ -461,11 +461,11 @@ def hand_overs(  # noqa: PLR0917 - numba takes arguments by position
     ends: Floats,
     taken: Indices,
 ) -> int:
-    """Hand-overs one after another: when each goes and comes back, and how many records it holds.
+    """Consecutive hand-overs: when each is sent and returns, and how many records it holds.
 
-    A record enters the open batch when it arrives, the batch before it has gone if that was full,
-    and no pause is on. The batch goes when it is old enough, full, or closed by a pause, and the
-    one ``window`` before it is back. Returns how many hand-overs there were.
+    A record enters the open batch once it has arrived, the previous batch was sent if that was
+    full, and there is no pause. The batch is sent once it is old enough, full, or closed by a
+    pause, and the one ``window`` before it has returned. Returns the number of hand-overs.
     """
     cut, row, batches, number = -math.inf, 0, 0, 0
     while row < len(arrivals):

@@ -1,4 +1,4 @@
-"""Pauses, in which no work starts: those between real-time batches, and any others together."""
+"""Pauses, in which no work starts: those between real-time batches, and merging with others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def gaps(boundary: Boundary, until_ms: float) -> tuple[tuple[float, float], ...]:
-    """The pauses that real-time batches make: a gap after each batch, the first starting at 0."""
+    """The pauses from real-time batches: a gap after each batch; the first batch starts at 0."""
     whole_ms = boundary.length_ms + boundary.gap_ms
     if boundary.gap_ms <= 0 or whole_ms <= 0:
         return ()
@@ -29,11 +29,11 @@ def gaps(boundary: Boundary, until_ms: float) -> tuple[tuple[float, float], ...]
 
 
 def merged(pauses: Sequence[tuple[float, float]]) -> Floats:
-    """Pauses in order, those that touch made one."""
+    """Pauses in order, with adjacent ones merged."""
     table: list[list[float]] = []
     for begin, end in sorted(pauses):
         if not (math.isfinite(begin) and math.isfinite(end) and begin <= end):
-            raise InputError(f"A pause from {begin} to {end} ms cannot be: give its start first.")
+            raise InputError(f"A pause from {begin} to {end} ms is impossible: start comes first.")
         if table and begin <= table[-1][1]:
             table[-1][1] = max(end, table[-1][1])
         elif begin < end:

@@ -1,7 +1,7 @@
-"""A rehearsal: a scaler runs a simulated operator through a load, and every step is written down.
+"""A rehearsal: a scaler controls a simulated operator under a load, and every step is recorded.
 
-What is rehearsed is the very object that would run on Spark. It sees loads as it would there, with
-a model that is learned from what was measured, and its moves take as long as units take to start.
+The rehearsed scaler is the same object that would run on Spark. It sees loads as it would there,
+with a model learned from measurements, and its moves take as long as units take to start.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 DONE_SHARE = 0.95
-"""So much of what comes in a control step has to be done in it (De Matteis 2016, section 7.2.3)."""
+"""The share of a control step's input that must be done in it (De Matteis 2016, section 7.2.3)."""
 
 
 class Judged(Protocol):
-    """What a control step is judged by; a load and a measured step both have it."""
+    """The figures that a control step is judged by; a load and a measured step both have them."""
 
     @property
     def step_ms(self) -> float:
@@ -38,25 +38,25 @@ class Judged(Protocol):
 
     @property
     def rate_per_s(self) -> float:
-        """Records that came."""
+        """The rate of arriving records."""
 
     @property
     def done_per_s(self) -> float:
-        """Records that were finished."""
+        """The rate of finished records."""
 
     @property
     def latency_ms(self) -> float | None:
-        """The latency of these."""
+        """The latency of the finished records."""
 
     @property
     def backlog(self) -> float:
-        """Records that came and are not done."""
+        """Records that arrived and are not done."""
 
 
 def late(step: Judged, bound_ms: float) -> bool:
     """Whether the latency over a control step breaks its bound.
 
-    Where records wait and none was finished, what came first has waited for the whole step.
+    If records wait and none was finished, the first has waited for the whole step.
     """
     if step.latency_ms is None:
         return step.backlog > 0 and step.step_ms > bound_ms
@@ -64,18 +64,18 @@ def late(step: Judged, bound_ms: float) -> bool:
 
 
 def behind(step: Judged, share: float = DONE_SHARE) -> bool:
-    """Whether less than its share of what came in a control step was finished in it."""
+    """Whether less than this share of a control step's input was finished in it."""
     return step.done_per_s < share * step.rate_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class RehearsedStep:
-    """One control step, and what the scaler said at its end.
+    """One control step, and the scaler's decision at its end.
 
-    ``size`` is what worked at the end of the step, ``wanted`` what has been asked for by then,
-    that move included; ``held`` is the larger, since units that start are paid for as well.
-    ``least_size`` is the fewest units that keep the bound at this rate in a steady state, by the
-    true constants; None when none do.
+    ``size`` is the number of working units at the end of the step, ``wanted`` the number requested
+    by then, including this move; ``held`` is the larger, since starting units are paid for too.
+    ``least_size`` is the fewest units that keep the bound at this rate in steady state, by the true
+    constants; None if none do.
     """
 
     at_us: int
@@ -118,12 +118,12 @@ def rehearse(
     size: int | None = None,
     goal: Goal = Goal.LATENCY,
 ) -> Rehearsal:
-    """Run a plant through a load, given by the rate in each second, under a scaler.
+    """Run a plant under a scaler, with a load given by the rate in each second.
 
-    It starts with ``size`` units, or with the fewest that keep the bound at the first rate. At the
-    end of each control step the scaler is asked, also while units are starting, so that it misses
-    nothing; but what it then says is not done: a move is never overtaken. The first step after
-    which nothing is known yet goes by without a question.
+    It starts with ``size`` units, or with the fewest that keep the bound at the first rate. The
+    scaler is called at the end of each control step, also while units are starting, so that it
+    misses no data; but then its decision is ignored: a move is always completed first. It is not
+    called while nothing has been measured yet.
     """
     truth, least, most = plant.truth, limits.least, limits.most
     if size is None:
@@ -191,7 +191,7 @@ def compare(
     size: int | None = None,
     goal: Goal = Goal.LATENCY,
 ) -> dict[str, Rehearsal]:
-    """Rehearse fresh scalers, each under the same load with the same chance."""
+    """Rehearse new scalers, each under the same load with the same random numbers."""
     return {
         name: rehearse(
             fresh(),

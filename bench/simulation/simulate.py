@@ -1,14 +1,14 @@
-"""Simulation, for what formulas cannot say: quantiles, transients, bursts, traces, pauses.
+"""Simulation, for what formulas do not cover: quantiles, transients, bursts, traces, pauses.
 
 Records arrive at given times and pass stations (queues with servers), micro-batches or hand-overs.
-Every run follows from its arrays and its seed. Times are milliseconds as floats.
+Every run is determined by its arrays and its seed. Times are milliseconds as floats.
 
 >>> come = arrivals(Times.exponential(1.0), records=200_000, seed=1)
 >>> found = queue(come, Times.exponential(0.8), seed=1)  # M/M/1: the mean is 1/(1/0.8 - 1) = 4
 >>> round(found.mean_ms), round(found.stations[0].utilisation, 1)
 (4, 0.8)
 
-This module holds networks of stations, and is the way in to the rest: ``chance`` (times and
+This module holds networks of stations, and is the entry point to the rest: ``chance`` (times and
 arrivals), ``stations``, ``batchruns`` (micro-batches and hand-overs), ``pauses`` and ``simulated``
 (the results).
 """
@@ -67,7 +67,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Records go from one station to another, or from the source; ``share`` is how many do."""
+    """Records go from one station, or the source, to another; ``share`` is the part that does."""
 
     origin: str
     target: str
@@ -99,17 +99,17 @@ def network(
     seed: int = 0,
     warm_up: float | None = None,
 ) -> Simulated:
-    """Records through stations that feed forward, in a row unless ``streams`` say otherwise.
+    """Records through an acyclic network of stations, in series unless ``streams`` are given.
 
-    A record that leaves a station takes one of the streams from there, by share, and leaves the
-    network where the shares end. Where streams meet they are merged in order of time. ``keys``
-    are those of the records that enter.
+    A record that leaves a station takes one of the streams from there, by share; if shares add up
+    to less than 1, the rest leaves the network. Streams that meet are merged in order of time.
+    ``keys`` are the keys of the entering records.
 
     The latency of a record ends with its last result (``counted="record"``); with ``"result"``
-    every result counts by itself, for each record that is in it. ``warm_up`` is the share of
-    records to leave out at the start, 0 where the start is what matters; without one, the rule
-    MSER decides. Where a station has a buffer, all of them must be single servers in a row, or it
-    the only one.
+    every result counts separately, for each record in it. ``warm_up`` is the share of records to
+    leave out at the start, 0 if the start itself is of interest; if not given, the rule MSER
+    decides. If any station has a buffer, it must be the only station, or all must be single servers
+    in series.
     """
     comes = checked_arrivals(arrivals_ms)
     row = streams is None
@@ -143,7 +143,7 @@ def _keys(keys: Indices | None, comes: Floats) -> Indices:
 
 
 def _latencies(left: Records, comes: Floats, counted: str) -> tuple[Floats, Floats]:
-    """When what counts arrived, in order, and its latencies."""
+    """The arrival times of what is counted, in order, and the latencies."""
     if counted == "result":
         order = np.argsort(left.origins, kind="stable")
         began = comes[left.origins[order]]
@@ -156,9 +156,7 @@ def _latencies(left: Records, comes: Floats, counted: str) -> tuple[Floats, Floa
 def _check_network(stations: Sequence[Station], streams: Sequence[Stream]) -> None:
     places = {station.name: place for place, station in enumerate(stations)}
     if not stations or len(places) < len(stations) or SOURCE in places:
-        raise InputError(
-            f"A network needs stations with names of their own, none of them '{SOURCE}'."
-        )
+        raise InputError(f"A network needs stations with unique names, none of them '{SOURCE}'.")
     for stream in streams:
         origin, target = places.get(stream.origin, -1), places.get(stream.target, -1)
         if target <= origin or (origin < 0 and stream.origin != SOURCE):
@@ -186,7 +184,7 @@ def _check_network(stations: Sequence[Station], streams: Sequence[Stream]) -> No
 def _forward(
     entered: Records, stations: Sequence[Station], streams: Sequence[Stream], seed: int
 ) -> tuple[Records, list[Visit]]:
-    """Take records from station to station, in the order in which these are listed."""
+    """Take records from station to station, in the order of the list."""
     waiting: dict[str, list[Records]] = {station.name: [] for station in stations}
     leaving: list[Records] = []
     visits = []

@@ -1,6 +1,6 @@
-"""What a simulation found: latencies with confidence intervals, how busy stations were, windows.
+"""Results of a simulation: latencies with confidence intervals, use of stations, windows.
 
-A run starts empty, which is not how it goes on, so the first records are left out as a warm-up.
+A run starts empty, which is not its steady state, so the first records are left out as a warm-up.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     Indices = NDArray[np.int64]
 
 SECTIONS = 32
-"""A run is cut into so many sections for its confidence intervals."""
+"""A run is cut into this many sections for its confidence intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class StationUse:
-    """What a station did for the records that count.
+    """What a station did for the counted records.
 
     ``utilisation`` is the share of time that its servers worked, ``busiest`` that of its busiest
-    task. ``wait_ms`` is the mean time from coming to the station until service starts, and
-    ``blocked_ms`` the mean time in which a record found no room: in front of the first station,
-    or at a server whose work on it was done.
+    task. ``wait_ms`` is the mean time from arrival at the station until service starts, and
+    ``blocked_ms`` the mean time that a record waited for room: in front of the first station, or at
+    a server that had finished with it.
     """
 
     name: str
@@ -51,7 +51,7 @@ class StationUse:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batches:
-    """When each batch was cut and done, and how many records it held."""
+    """When each batch was cut and finished, and how many records it held."""
 
     cuts_ms: Floats
     ends_ms: Floats
@@ -59,13 +59,13 @@ class Batches:
 
     @property
     def begins_ms(self) -> Floats:
-        """When the work on each began: at its cut, or when the one before it was done."""
+        """When the work on each began: at its cut, or when the previous one was done."""
         return np.maximum(self.cuts_ms, np.concatenate(([-math.inf], self.ends_ms[:-1])))
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The records that arrived in a window; without any, the latencies are not a number."""
+    """The records that arrived in a window; without any, the latencies are NaN."""
 
     start_ms: float
     records: float
@@ -77,7 +77,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sorted:
-    """Latencies in rising order, with how many records there are up to each."""
+    """Latencies in increasing order, with the number of records up to each."""
 
     values: Floats
     reached: Floats | None
@@ -112,16 +112,16 @@ class _Sorted:
 
 @dataclass(frozen=True, eq=False)
 class Simulated(Latencies):
-    """What came out of a run.
+    """The result of a run.
 
-    ``latencies_ms`` has one value for each of ``arrivals_ms``, not a number where there was no
-    result; with ``weights`` a value stands for that many records. The first ``skipped`` are the
-    warm-up: they are part of ``windows`` and of nothing else.
+    ``latencies_ms`` has one value for each of ``arrivals_ms``, NaN if there was no result; with
+    ``weights`` a value stands for that many records. The first ``skipped`` are the warm-up: they
+    appear only in ``windows``.
 
-    Confidence intervals rest on independent replications where there are any. Otherwise the run
-    is cut into 32 sections in order of arrival (batch means; for quantiles, sectioning), which
-    must be long beside the time that a queue takes to forget. Either way the sample is small, so
-    Student's t it is.
+    Confidence intervals come from independent replications if there are any. Otherwise the run is
+    cut into 32 sections in order of arrival (batch means; for quantiles, sectioning), which must be
+    long compared with the time over which a queue's length is correlated. Either way the sample is
+    small, so Student's t is used.
     """
 
     arrivals_ms: Floats
@@ -135,7 +135,7 @@ class Simulated(Latencies):
 
     @property
     def records(self) -> float:
-        """How many records the statistics are of."""
+        """The number of records in the statistics."""
         return self._whole.records
 
     @property
@@ -151,14 +151,14 @@ class Simulated(Latencies):
 
     @property
     def method(self) -> str:
-        """Where the confidence intervals come from."""
+        """The method behind the confidence intervals."""
         return "independent replications" if self.replications else "batch means"
 
     def half_width_ms(self, quantile: float | None = None, level: float = 0.95) -> float:
-        """How far the statistic may be off, at that level of confidence.
+        """The half-width of the confidence interval at this level.
 
         ``t * sqrt(sum((x_i - x)**2) / (n - 1) / n)`` with the statistic of each of n sections and
-        that of the whole; infinite when there are too few records to say.
+        that of the whole; infinite if there are too few records.
         """
         found = [s.statistic_ms(quantile) for s in self._sections if len(s.values)]
         if len(found) < 2:
@@ -175,9 +175,9 @@ class Simulated(Latencies):
         return middle - half, middle + half
 
     def windows(self, every_ms: float) -> tuple[Window, ...]:
-        """How latency went: the records that arrived in each ``every_ms``, warm-up included."""
+        """Latency over time: the records that arrived in each ``every_ms``, with the warm-up."""
         if not every_ms > 0:
-            raise InputError(f"Windows of {every_ms} ms cannot be: give a length above 0.")
+            raise InputError(f"Windows of {every_ms} ms are impossible: give a length above 0.")
         numbers = np.floor(self.arrivals_ms / every_ms).astype(np.int64)
         order = np.argsort(numbers, kind="stable")
         first, last = int(numbers[order[0]]), int(numbers[order[-1]])
@@ -224,10 +224,10 @@ class Simulated(Latencies):
 def replicated(
     run: Callable[[int], Simulated], replications: int = 10, *, seed: int = 0, threads: int = 1
 ) -> Simulated:
-    """The same run under independent seeds; kernels let go of the interpreter, so threads help."""
+    """The same run with several seeds; kernels release the interpreter lock, so threads help."""
     if replications < 2 or threads < 1:
         raise InputError(
-            f"{replications} replications on {threads} threads cannot be: give at least 2 on 1."
+            f"{replications} replications on {threads} threads cannot run: give at least 2 on 1."
         )
     seeds = [int(seeded(seed, n) >> np.uint64(1)) for n in range(replications)]
     with ThreadPoolExecutor(threads) as pool:
@@ -252,9 +252,9 @@ def _mean_use(uses: Sequence[StationUse]) -> StationUse:
 def warm_up_of(latencies_ms: Floats) -> int:
     """How many of the first records to leave out: the rule MSER (White 1997).
 
-    Of all cuts in the first half, the one after which the mean is surest:
-    ``sum((x_i - mean)**2) / n**2`` over what is left is least. The records are first averaged in
-    groups, at most 1000 of them, so that single outliers do not decide.
+    Of all cuts in the first half, it takes the one after which the mean is most certain: with the
+    smallest ``sum((x_i - mean)**2) / n**2`` over the rest. Records are first averaged in at most
+    1000 groups, so that single outliers do not decide.
     """
     size = max(5, len(latencies_ms) // 1_000)
     groups = len(latencies_ms) // size
@@ -274,9 +274,9 @@ def warm_up_of(latencies_ms: Floats) -> int:
 
 
 def warm_up_records(latencies_ms: Floats, warm_up: float | None) -> int:
-    """How many of the first records are the warm-up: that share of them, or what MSER says."""
+    """How many records are the warm-up: the given share of them, or the number by MSER."""
     if warm_up is None:
         return warm_up_of(latencies_ms)
     if not 0 <= warm_up < 1:
-        raise InputError(f"A warm-up of {warm_up} cannot be: give a share of the records below 1.")
+        raise InputError(f"A warm-up of {warm_up} is impossible: give a share of records below 1.")
     return int(warm_up * len(latencies_ms))

@@ -1,6 +1,6 @@
 """Stations, the queues of a simulation, and the records that pass them.
 
-Here records go through one station, or through a row of them that hold each other up;
+Here records go through one station, or through a series of stations that can block each other;
 ``bench.simulation.simulate`` sends them from station to station.
 """
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Station:
-    """A queue with servers, or ``tasks`` of them side by side with ``servers`` each.
+    """A queue with servers, or ``tasks`` parallel queues with ``servers`` each.
 
-    Records go to the tasks in turn, or at random by ``shares``, or by key: ``homes[key]`` is the
-    task of a key. Each task serves in order of arrival; ``service`` may be an array with a time
-    for each record that comes. In ``pauses`` (from, to) no service starts. A station with a
-    ``buffer`` holds so many records, those in service included, and what is before it waits.
+    Records go to the tasks round-robin, or at random by ``shares``, or by key: ``homes[key]`` is
+    the task of a key. Each task serves in order of arrival; ``service`` may be an array with a time
+    for each arriving record. In ``pauses`` (from, to) no service starts. ``buffer`` limits the
+    records in a station, including those in service; further records wait before it.
 
-    Of what a task has served, each ``window`` records become one result when the last of them is
-    done; and for each result ``fan_out`` records go on, rounded at random. They follow one of the
-    streams from here, or with ``broadcast`` every one.
+    Every ``window`` records that a task has served become one result when the last of them is done;
+    and for each result ``fan_out`` records go on, randomly rounded. They follow one of the streams
+    from here, or with ``broadcast`` all of them.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Station:
     broadcast: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a station that cannot be."""
+        """Refuse an impossible station."""
         if min(self.tasks, self.servers, self.window) < 1 or not 0 <= self.fan_out < math.inf:
             raise InputError(
                 f"Station '{self.name}' needs at least 1 task, server and record per window, and "
@@ -83,10 +83,10 @@ class Station:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """Records on a stream, in order of time, and which of those that entered are in each.
+    """Records on a stream, in order of time, and which of the entered records each contains.
 
-    Entered record ``origins[n]`` is in record ``at[n]``: a copy shares its origin with others, a
-    window has many.
+    Entered record ``origins[n]`` is in record ``at[n]``: copies share an origin, and a window has
+    many.
     """
 
     times: Floats
@@ -104,13 +104,13 @@ class Records:
         return Records(self.times[order], self.origins, where[self.at], self._key(order))
 
     def picked(self, chosen: NDArray[np.bool_]) -> Records:
-        """Only those that were chosen."""
+        """Only the chosen records."""
         where, there = np.cumsum(chosen) - 1, chosen[self.at]
         kept = where[self.at[there]]
         return Records(self.times[chosen], self.origins[there], kept, self._key(chosen))
 
     def gathered(self, tasks: Indices, station: Station) -> Records:
-        """The results of count windows; what is in a window that never closes is lost."""
+        """The results of count windows; records in a window that never closes are lost."""
         windows, closing = np.empty_like(tasks), np.empty_like(tasks)
         count = kernels.gather(tasks, station.tasks, station.window, windows, closing)
         closing, window = closing[:count], windows[self.at]
@@ -120,7 +120,7 @@ class Records:
         )
 
     def copied(self, copies: Indices) -> Records:
-        """Each record as often as it has copies, which may be never."""
+        """Each record as often as it has copies, possibly 0 times."""
         firsts, times = np.cumsum(copies) - copies, copies[self.at]
         number = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
         at = np.repeat(firsts[self.at], times) + number
@@ -156,9 +156,9 @@ class Visit:
     held: Floats | None = None
 
     def use(self, since_ms: float) -> StationUse:
-        """The figures of the records that came from then on.
+        """The figures of the records that arrived from then on.
 
-        All their services lie between the arrival of the first and the departure of the last.
+        All of their services are between the arrival of the first and the departure of the last.
         """
         first = int(np.searchsorted(self.comes, since_ms))
         services, station = self.services[first:], self.station
@@ -186,7 +186,7 @@ class Visit:
 
 
 def serve(station: Station, records: Records, seed: int, number: int) -> tuple[Records, Visit]:
-    """Take records through a station: what leaves it, and what it did."""
+    """Take records through a station; returns the output and the visit."""
     comes, count = records.times, len(records.times)
     services = _services(station, count, seed, number)
     leaves, tasks, order = np.empty(count), None, None
@@ -212,7 +212,7 @@ def serve(station: Station, records: Records, seed: int, number: int) -> tuple[R
 
 
 def tandem(entered: Records, stations: Sequence[Station], seed: int) -> tuple[Records, list[Visit]]:
-    """Single servers in a row, where a full station holds up the one before it."""
+    """Single servers in series, where a full station blocks the one before it."""
     comes, count = entered.times, len(entered.times)
     numbered = list(enumerate(stations, 1))
     services = np.array([_services(station, count, seed, n) for n, station in numbered])
@@ -231,9 +231,9 @@ def tandem(entered: Records, stations: Sequence[Station], seed: int) -> tuple[Re
 
 
 def _outside(comes: Floats, leaves: Floats, buffer: int) -> Floats:
-    """How long each record waits for room: until all but ``buffer`` of those before it have left.
+    """How long each record waits for room: until all but ``buffer`` of the earlier ones have left.
 
-    ``leaves`` is in order of time. Who waits outside keeps his turn, so no service is delayed.
+    ``leaves`` is in order of time. Waiting records keep their order, so no service is delayed.
     """
     waits = np.zeros(len(comes))
     waits[buffer:] = np.maximum(leaves[:-buffer] - comes[buffer:], 0.0)

@@ -1,8 +1,8 @@
-"""Where Tailrace keeps what it need not make again, and whether that can be trusted.
+"""Tailrace's cache directory, and whether it can be trusted.
 
-What is there is run: compiled kernels are unpickled, a class archive is mapped into executors, a
-secret lets into a cluster. So the directory must be the user's own, and no other user may be able
-to put something else in its place.
+Its contents are executed or relied on: compiled kernels are unpickled, a class archive is mapped
+into executors, a secret gives access to a cluster. So the directory must belong to the user, and no
+other user may be able to replace anything in it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def directory() -> Path:
     """Tailrace's part of the user's cache directory.
 
     Raises:
-        RuntimeError: If there is no home to have one in.
+        RuntimeError: If there is no home directory.
     """
     chosen = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".cache"
@@ -26,7 +26,7 @@ def directory() -> Path:
 
 
 def made(place: Path) -> Path:
-    """The same directory, made for the user alone where it was missing."""
+    """The same directory, created with access for the user only if it was missing."""
     if not place.exists():
         made(place.parent)
         place.mkdir(mode=0o700, exist_ok=True)
@@ -34,11 +34,11 @@ def made(place: Path) -> Path:
 
 
 def distrusted(place: Path) -> str | None:
-    """Why something in this directory, or this file, may be the work of others; None if not.
+    """Why other users could have changed this file or directory; None if they could not.
 
-    It must be the user's own and closed to writing by others. Above it everything must belong to
-    the user, or to who owns the root of all, and let others write only where they cannot rename
-    what is not theirs.
+    It must belong to the user and not be writable by others. Every directory above it must belong
+    to the user, or to the owner of the root directory, and may be writable by others only with the
+    sticky bit, so that they cannot rename files of other users.
     """
     place = place.resolve()
     trusted = {os.getuid(), 0, Path(place.anchor).stat().st_uid}

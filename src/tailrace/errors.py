@@ -3,13 +3,13 @@
 ::
 
     TailraceError
-    ├── InputError          something the user wrote is wrong; nothing ran
+    ├── InputError          something that the user wrote is wrong; nothing ran
     │   ├── UnitError       a text that is not a duration, a rate or a size
-    │   ├── ConstraintError a latency constraint that cannot mean anything
+    │   ├── ConstraintError a latency constraint that makes no sense
     │   ├── TraceError      a pipeline that cannot be traced into a graph
     │   └── LoadError       a load or a trace file that cannot be replayed
     ├── EnvironmentUnfit    this machine or session lacks what is needed (see ``tailrace doctor``)
-    ├── StepFailed          a step raised, or returned what its schema does not admit
+    ├── StepFailed          a step raised, or returned rows that do not match its schema
     └── FlowFailed          the running query failed for another reason
 
 Every message is one sentence that says what is wrong, where, and what to do. The command line
@@ -22,13 +22,13 @@ import errno
 from typing import Any
 
 FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-"""What writing fails with where there is no room."""
+"""The errors of a write that fails for lack of space."""
 
 
 class TailraceError(Exception):
     """Root of everything that Tailrace raises on purpose.
 
-    ``report`` is what was measured up to then (a ``tailrace.Report``), if a running flow failed.
+    If a running flow failed, ``report`` holds what was measured until then (a ``tailrace.Report``).
     """
 
     report: Any = None
@@ -43,7 +43,7 @@ class UnitError(InputError):
 
 
 class ConstraintError(InputError):
-    """A latency constraint that cannot mean anything."""
+    """A latency constraint that makes no sense."""
 
 
 class TraceError(InputError):
@@ -59,7 +59,7 @@ class EnvironmentUnfit(TailraceError):  # noqa: N818 - it names a state, as in "
 
 
 class StepFailed(TailraceError):  # noqa: N818 - it reads as the sentence it starts
-    """A step raised on a record, or returned what its schema does not admit."""
+    """A step raised on a record, or returned rows that do not match its schema."""
 
 
 class FlowFailed(TailraceError):  # noqa: N818 - it reads as the sentence it starts
@@ -67,7 +67,7 @@ class FlowFailed(TailraceError):  # noqa: N818 - it reads as the sentence it sta
 
 
 def unwritable(what: str, error: OSError) -> TailraceError:
-    """Why something was not written: there is no room, or its place does not admit it."""
+    """The error for a failed write: either the disk is full, or the place does not allow it."""
     if error.errno in FULL:
         return EnvironmentUnfit(
             f"{what} cannot be written ({error.strerror}): free some space, or choose another "

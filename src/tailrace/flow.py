@@ -1,8 +1,8 @@
 """The graph of a pipeline: its named steps and the streams between them.
 
-A pipeline is an ordinary function over DataFrames; only the steps that matter carry a name. What
+A pipeline is an ordinary function over DataFrames; only the steps that matter have a name. What
 Spark does between two of them (filters, joins, aggregations) is a property of the stream that
-connects them. The graph is what constraints, chains and decisions talk about.
+connects them. Constraints, chains and decisions all refer to this graph.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tailrace.goals import SINK, SOURCE, is_sink
 
 
 class OnError(StrEnum):
-    """What happens to a record on which a step raises."""
+    """What to do with a record on which a step raises."""
 
     FAIL = "fail"
     DROP = "drop"
@@ -26,10 +26,10 @@ class OnError(StrEnum):
 class Step:
     """A named operator.
 
-    ``scale`` bounds its own number of partitions; without it, it follows what flows into it. A
-    step that is ``keyed_by`` columns keeps state for every key, and has partitions of its own; one
-    that is ``timed`` does something as time passes, without a record. ``formerly`` is the name
-    under which checkpoints of earlier versions of the pipeline have its state.
+    ``scale`` limits its number of partitions; without it, the step has the partitions of its input.
+    A step that is ``keyed_by`` columns keeps state for every key, and has its own partitions; one
+    that is ``timed`` also acts as time passes, without a record. ``formerly`` is the name of its
+    state in checkpoints of earlier versions of the pipeline.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Step:
         """Refuse names and numbers that cannot work."""
         if not self.name or self.name == SOURCE or is_sink(self.name):
             raise InputError(
-                f"A step cannot be called {self.name!r}: give it a name of its own, other than "
+                f"A step cannot be called {self.name!r}: give it a unique name, other than "
                 f"'{SOURCE}' and '{SINK}'."
             )
         if self.scale is not None:
@@ -62,7 +62,7 @@ class Stream:
     """What flows from one step to the next, with what Spark does on the way.
 
     ``native`` names Spark's own operators between the two, nearest to the origin first, and
-    ``keyed_by`` the columns by which the last of them spreads records over partitions.
+    ``keyed_by`` the columns by which the last of them partitions records.
     """
 
     origin: str
@@ -75,8 +75,8 @@ class Stream:
 class Graph:
     """Steps in the order in which records meet them, and the streams that connect them.
 
-    The graph starts at ``source`` and ends at ``sink``, or at ``sink:<name>`` for each output of
-    a pipeline that has several.
+    The graph starts at ``source`` and ends at ``sink``, or at ``sink:<name>`` for each of several
+    outputs.
     """
 
     steps: tuple[Step, ...]
@@ -94,7 +94,7 @@ class Graph:
         return tuple(dict.fromkeys(ends))
 
     def step(self, name: str) -> Step:
-        """The step of that name."""
+        """The step with this name."""
         return next(step for step in self.steps if step.name == name)
 
     def streams_from(self, name: str) -> tuple[Stream, ...]:
@@ -111,15 +111,15 @@ class Graph:
         return frozenset(name for name in origins if origins.count(name) > 1)
 
     def keyed_by(self, name: str) -> tuple[str, ...]:
-        """The columns by which records are spread over the partitions of a step, if they are."""
+        """The columns by which the input of a step is partitioned, if it is."""
         return next((s.keyed_by for s in self.streams_to(name) if s.keyed_by), ())
 
     def primary_chains(self) -> tuple[tuple[str, ...], ...]:
-        """The longest chains that could be formed, every step in exactly one of them.
+        """The longest possible chains, with every step in exactly one of them.
 
-        Two consecutive steps can share a chain when nothing of Spark's stands between them, the
-        first has no other reader and the second no other input, both may be chained, and the
-        second asks for no partitions of its own (Lohrmann 2016, section 4.7.2).
+        Two consecutive steps can share a chain when there is no Spark operator between them, the
+        first has no other reader and the second no other input, both may be chained, and the second
+        does not ask for its own partitions (Lohrmann 2016, section 4.7.2).
         """
         chains: list[list[str]] = []
         for step in self.steps:
@@ -141,10 +141,10 @@ class Graph:
         return origin if self.step(origin).chain else None
 
     def path(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Every step from the first to the last of ``names``, with ``source`` and ``sink`` kept.
+        """Every step from the first to the last of ``names``, including ``source`` and ``sink``.
 
-        Names between the ends choose a branch. A path that is broken, or that is not the only
-        one, is refused with the reason.
+        Names between the ends choose a branch. A broken or ambiguous path is refused, with the
+        reason.
         """
         for name in names:
             if name not in (SOURCE, SINK, *self.names, *self.sinks):
@@ -157,7 +157,7 @@ class Graph:
                 f"'{names[0]}' alone is a point, not a path: name where the path starts and ends."
             )
         if names == (SOURCE, SINK):
-            return (SOURCE, *self.names, SINK)  # the whole flow, however many ways it has
+            return (SOURCE, *self.names, SINK)  # the whole flow, with all its branches
         whole = [names[0]]
         for target in names[1:]:
             found = self._ways(whole[-1], target)
@@ -175,9 +175,9 @@ class Graph:
         return tuple(whole)
 
     def _ways(self, start: str, target: str) -> set[tuple[str, ...]]:
-        """Every way from ``start`` (left out) to ``target``; ``sink`` means any of the sinks.
+        """Every way from ``start`` (excluded) to ``target``; ``sink`` means any of the sinks.
 
-        Two streams between the same steps, as a join of a stream with itself has, are one way.
+        Two streams between the same steps, as in a self-join, are one way.
         """
         ways: set[tuple[str, ...]] = set()
         for stream in self.streams_from(start):
@@ -190,15 +190,15 @@ class Graph:
 
 
 def graph(steps: tuple[Step, ...], streams: tuple[Stream, ...]) -> Graph:
-    """A graph whose steps stand in the order in which records meet them.
+    """A graph, with its steps in the order in which records meet them.
 
-    Refuses a name that is used twice, since nothing could then be said of either step.
+    Refuses duplicate names, since they would be ambiguous.
     """
     names = [step.name for step in steps]
     for name in names:
         if names.count(name) > 1:
             raise TraceError(
-                f"Two steps are called '{name}': give each step of a flow a name of its own."
+                f"Two steps are called '{name}': give each step of a flow a unique name."
             )
     ordered: list[Step] = []
     waiting = list(steps)

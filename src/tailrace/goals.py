@@ -1,8 +1,8 @@
-"""What a pipeline must keep: latency constraints.
+"""Latency constraints: what a pipeline must keep.
 
 A constraint is (path, statistic, bound, every): over the records that enter the path in any
 ``every``, the mean (Lohrmann 2016, eq. 4.1) or a quantile of their latency must not exceed the
-bound. A mean says how the pipeline does; a quantile says how its unlucky records do.
+bound. A mean describes the pipeline as a whole; a quantile describes its unlucky records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SINK = "sink"
 
 
 def is_sink(name: str) -> bool:
-    """Whether a name of the graph is an end of it: ``sink``, or ``sink:<output>``."""
+    """Whether a name stands for an end of the graph: ``sink``, or ``sink:<output>``."""
     return name == SINK or name.startswith(f"{SINK}:")
 
 
@@ -54,7 +54,7 @@ class Constraint:
         return self.path[0] == SOURCE
 
     def __str__(self) -> str:
-        """The constraint as a person would say it."""
+        """The constraint in words."""
         where = "" if self.path == (SOURCE, SINK) else f" on {' -> '.join(self.path)}"
         bound, every = show_duration(self.bound_ms), show_duration(self.every_ms)
         return f"{self.statistic} <= {bound} in every {every}{where}"
@@ -67,7 +67,7 @@ def constraint(
     every: str | float = "5 s",
     path: tuple[str, ...] | None = None,
 ) -> Constraint:
-    """Read a constraint from what a user writes: ``constraint("p99", "1 s", every="5 s")``."""
+    """Read a constraint as a user writes it: ``constraint("p99", "1 s", every="5 s")``."""
     if isinstance(path, str) or (path is not None and len(path) == 0):
         raise ConstraintError(
             f"The path {path!r} is not a tuple of step names: write path=('first', 'last')."
@@ -81,7 +81,7 @@ def constraint(
 
 
 def only_constraint(bounds: Mapping[str, str | float], every: str | float) -> Constraint | None:
-    """The one constraint of ``mean="400 ms"`` or the like; None if there is none."""
+    """The single constraint given as ``mean="400 ms"`` or similar; None if there is none."""
     if len(bounds) > 1:
         raise ConstraintError(
             f"Only one bound at a time can be asked about, and there are {', '.join(bounds)}."

@@ -1,10 +1,9 @@
-"""Hides secrets in text that comes from elsewhere, before a user, a log or a report gets to see it.
+"""Hides secrets in text from outside before it reaches a user, a log or a report.
 
-What Spark, a connector or a user's own code says of a failure may quote its options: a password, a
-JAAS configuration, an address with a user's name and password in it. This finds them by the names
-that they go by and by the shapes that they have. It is a net below Spark's own redaction
-(``spark.redaction.regex``), which covers the settings that Spark prints and no message of an
-exception. It hides too much rather than too little.
+Error messages from Spark, a connector or the user's own code may quote options: a password, a JAAS
+configuration, an address with a user name and password. This finds them by their usual names and
+formats. It is a safety net below Spark's own redaction (``spark.redaction.regex``), which covers
+the settings that Spark prints but not the messages of exceptions. When in doubt it hides too much.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _WORDS = (
 )
 
 NAMES = f"(?i){_WORDS}"
-"""Names of what must not be shown, as a pattern that Spark understands too."""
+"""A pattern for the names of secrets, which Spark understands too."""
 
 _NAME = rf"[\w.-]*(?:{_WORDS})[\w.-]*(?<!exception)(?<!error)|\bsig"
 _SEPARATOR = r"""["']?\s*(?:=|:|->)\s*|["']\s*,\s*(?=["'])"""
@@ -46,10 +45,10 @@ def masked(text: str) -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a setting of this name is one."""
+    """Whether a setting of this name holds a secret."""
     return re.search(NAMES, name) is not None
 
 
 def masked_value(name: str, value: str) -> str:
-    """The value of a setting as it may be shown: not at all where the name says it is a secret."""
+    """The value of a setting as it may be shown: hidden if its name says that it is a secret."""
     return MASK if is_secret(name) else masked(value)

@@ -1,8 +1,8 @@
 """Input from outside: how files, JSON and texts are read, with a limit on everything.
 
-Every reader of a file that somebody else wrote begins here: profiles, ledgers, progress logs and
-CSV files. What breaks a limit is refused with one sentence. Texts may hold anything, as names and
-keys do; :func:`printable` makes them fit for a terminal.
+Every reader of a file that Tailrace did not write itself starts here: profiles, ledgers, progress
+logs and CSV files. Anything beyond a limit is refused with one sentence. Texts such as names and
+keys may contain anything; :func:`printable` makes them safe for a terminal.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 MIB: Final = 2**20
 MOST_BYTES: Final = 64 * MIB
-"""The largest file that is read, unless a reader says otherwise."""
+"""The largest file that is read, unless a reader sets its own limit."""
 
 DEEPEST: Final = 20
 """How deeply lists and objects of JSON may be nested."""
 
 LARGEST: Final = 2**53
-"""The largest number of a file: up to it doubles hold every whole number."""
+"""The largest number in a file: up to this, doubles represent every integer exactly."""
 
 LONGEST: Final = 100_000
-"""The characters of the longest text of a file, such as a key."""
+"""The most characters of a text in a file, such as a key."""
 
 MOST_TASKS: Final = 10_000
-"""The most cores, partitions or executors that a plan is thought of with."""
+"""The most cores, partitions or executors of a plan."""
 
 MOST_RATE_PER_S: Final = 1e12
 MOST_MS: Final = 1e12
@@ -47,11 +47,11 @@ _SEQUENCE: Final = re.compile(
     r"|\x1b[ -/]*[0-~]?"
 )
 _HIDDEN: Final = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
-"""Categories of characters that a terminal obeys instead of showing, or cannot encode."""
+"""Categories of characters that control a terminal instead of being shown, or cannot be encoded."""
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is something to read at a path, be it only to find out that it cannot be."""
+    """Whether there is something at a path, even if it may turn out to be unreadable."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -68,7 +68,7 @@ def read_text(path: Path, what: str, remedy: str, most_bytes: int = MOST_BYTES) 
         path: The file.
         what: What it is, such as "profile".
         remedy: What to do if there is none, such as "record one".
-        most_bytes: The size from which on it is refused.
+        most_bytes: The largest size that is accepted.
 
     Raises:
         InputError: If it cannot be read, is too large or is not UTF-8.
@@ -80,10 +80,10 @@ def read_text(path: Path, what: str, remedy: str, most_bytes: int = MOST_BYTES) 
         raise InputError(f"There is no {what} {path}: {remedy}.") from None
     except IsADirectoryError:
         raise InputError(f"{path} is a directory: name the {what} in it.") from None
-    except (OSError, ValueError) as error:  # a path may hold what no path can
+    except (OSError, ValueError) as error:  # such as a null character in the path
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(
-            f"The {what} {path} cannot be read ({reason}): see that it is a file that you may read."
+            f"The {what} {path} cannot be read ({reason}): check that it is a file you may read."
         ) from None
     if len(data) > most_bytes:
         raise InputError(
@@ -99,7 +99,7 @@ def read_text(path: Path, what: str, remedy: str, most_bytes: int = MOST_BYTES) 
 
 
 def parse_json(text: str, where: str) -> object:
-    """The data of a JSON text whose objects have every name once; ``where`` names it in errors.
+    """The data of a JSON text without duplicate names; ``where`` names the text in errors.
 
     Raises:
         InputError: If it is not JSON, or breaks a limit.
@@ -122,11 +122,11 @@ def parse_json(text: str, where: str) -> object:
                 f"{where} ends in {at}, before its JSON does: copy it again, or close what is open."
             ) from None
         raise InputError(
-            f"{where} is not JSON in {at} ({error.msg.lower()}): mend it there."
+            f"{where} is not JSON in {at} ({error.msg.lower()}): correct it there."
         ) from None
-    except (RecursionError, ValueError):  # nested without end; a number of thousands of digits
+    except (RecursionError, ValueError):  # nested too deeply, or a number with thousands of digits
         raise InputError(
-            f"{where} is nested too deeply or has a number without end: record it anew."
+            f"{where} is nested too deeply or has a number with too many digits: record it again."
         ) from None
     check_data(data, where)
     return data
@@ -135,14 +135,14 @@ def parse_json(text: str, where: str) -> object:
 def check_data(data: object, where: str) -> None:
     """Refuse data that is nested too deeply, or has numbers or texts that are out of range.
 
-    JSON has no number that is not finite, but Python reads some.
+    JSON has only finite numbers, but Python also reads others.
     """
     waiting = [("", 0, data)]
     while waiting:
         place, depth, found = waiting.pop()
         if depth > DEEPEST:
             raise InputError(
-                f"{where} is nested too deeply at {place[:_SHOWN_LENGTH]}: record it anew."
+                f"{where} is nested too deeply at {place[:_SHOWN_LENGTH]}: record it again."
             )
         if isinstance(found, int | float) and not abs(found) <= LARGEST:
             finite = isinstance(found, int) or math.isfinite(found)
@@ -167,19 +167,19 @@ def joined(place: str, part: str | int) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as it stands in a file, its beginning if it is long."""
+    """A value as in a file; if it is long, only its beginning."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
-    except ValueError:  # a whole number of thousands of digits
-        return "a number without end"
+    except ValueError:  # an integer with thousands of digits
+        return "a number with too many digits"
     return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
 
 
 def printable(text: str) -> str:
     """The text on one line, as a terminal may show it.
 
-    Sequences that steer a terminal are taken out, as are characters that hide, or turn around, what
-    stands beside them. Of a text that is too long the middle is left out.
+    Removes escape sequences, and characters that hide or reverse their neighbours. A text that is
+    too long loses its middle.
     """
     plain = " ".join(_SEQUENCE.sub("", text).split())
     if not plain.isprintable():

@@ -16,7 +16,7 @@ Chains = tuple[tuple[str, ...], ...]
 
 
 FLUSH_MS = 1.0
-"""How often the buffers of a shuffle are swept unless a bound allows longer."""
+"""How often the buffers of a shuffle are flushed unless a bound allows a longer time."""
 
 
 class Backend(StrEnum):
@@ -30,15 +30,15 @@ class Backend(StrEnum):
 class Plan:
     """How a flow runs: how often a batch is cut, which steps share a chain, on how many tasks.
 
-    ``interval_ms`` of 0 means back to back. ``partitions`` holds the steps that have a number of
-    partitions of their own; the others follow what flows into them. In real-time mode the interval
-    is the length of a real-time batch, ``lifetimes_ms`` holds, by the name of a chain, how long
-    its open batch may wait before it is handed over (at once if it is not there), and ``flush_ms``
-    is how often the buffers of a shuffle are swept.
+    ``interval_ms`` of 0 means back to back. ``partitions`` holds the steps that have their own
+    number of partitions; the others take over the partitions of their input. In real-time mode the
+    interval is the length of a real-time batch, ``lifetimes_ms`` maps the name of a chain to how
+    long its open batch may wait before it is handed over (at once if not set), and ``flush_ms`` is
+    how often the buffers of a shuffle are flushed.
 
-    ``cores`` is how many tasks run at once, ``executors`` on how many processes, and ``row_limit``
-    the most records that a micro-batch takes; a running flow has what Spark gives it, and None
-    stands for that.
+    ``cores`` is how many tasks run at once, ``executors`` the number of processes that run them,
+    and ``row_limit`` the most records that a micro-batch takes; None means whatever Spark gives the
+    flow.
     """
 
     interval_ms: float = 0.0
@@ -52,7 +52,7 @@ class Plan:
     executors: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a plan that nothing can run."""
+        """Refuse a plan that cannot run."""
         waits = (self.interval_ms, self.flush_ms, *self.lifetimes_ms.values())
         if not all(0 <= wait < math.inf for wait in waits):
             raise InputError(f"A plan cannot wait as in {self}: give finite times from 0 ms up.")
@@ -96,11 +96,11 @@ def chain_name(chain: tuple[str, ...]) -> str:
 
 
 def first_plan(graph: Graph, interval_ms: float, slots: int) -> Plan:
-    """The plan that a flow starts with: chained as far as can be, a partition for every slot.
+    """The plan that a flow starts with: chained as far as possible, one partition per slot.
 
-    Chained, because a chain saves a hand-over to Python for every step after its first; it is
-    taken apart when measurement shows that one task cannot carry it. A step with a scale of its
-    own, or with state, gets as many partitions as there are slots, as far as its scale allows.
+    Chaining saves a hand-over to Python for every step after the first of a chain; a chain is split
+    when measurements show that it is too much for one task. A step with its own scale, or with
+    state, gets as many partitions as there are slots, within the limits of its scale.
     """
     partitions = {}
     for step in graph.steps:

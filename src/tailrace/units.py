@@ -1,8 +1,8 @@
-"""Durations, rates and sizes, as people write them and back again.
+"""Reads durations, rates and sizes as people write them, and prints them.
 
-Every public function of Tailrace that takes a duration, a rate or a size takes what these
-functions take. Inside, a duration is milliseconds, a rate is records per second and a size is
-bytes. A bare number, or a text that holds a number alone, is already in that unit.
+Every public function of Tailrace that takes a duration, a rate or a size accepts what these
+functions accept. Inside, a duration is milliseconds, a rate is records per second and a size is
+bytes. A bare number, or a text with only a number, is already in that unit.
 
 >>> duration_ms("2 min"), rate_per_s("2 k/s"), size_bytes("1 GiB")
 (120000.0, 2000.0, 1073741824)
@@ -44,7 +44,7 @@ _SIZE_BYTES: Final = {
     **{f"{prefix}B": 1e3**power for prefix, power in zip("kKMGT", (1, 1, 2, 3, 4), strict=True)},
     **{f"{prefix}iB": 1024.0**power for power, prefix in enumerate("KMGT", start=1)},
 }
-# The units that are printed, largest first, each with the least value that it is used for.
+# The units that are printed, largest first, each with the smallest value that it is used for.
 _SHOWN_DURATIONS: Final = (
     ("h", 3.6e6, 1.0),
     ("min", 6e4, 1.0),
@@ -121,7 +121,7 @@ def rate_per_s(value: str | float) -> float:
 def size_bytes(value: str | float) -> int:
     """Read a size, in whole bytes: kB is 1000 bytes, KiB is 1024.
 
-    A fraction of a larger unit is rounded to the nearest byte; a fraction of a byte is no size.
+    A fraction of a larger unit is rounded to the nearest byte; a fraction of a byte is an error.
 
     Args:
         value: A text such as "1 GiB", "10 kB" or "512 B", or a number of bytes.
@@ -156,7 +156,7 @@ def show_size(size: int) -> str:
 def _read(
     asked: object, value: object, scales: Mapping[str, float], hint: str
 ) -> tuple[float, float]:
-    """Read a number, or a text of a number and perhaps a unit, as (number, scale of the unit).
+    """Read a number, or a text with a number and perhaps a unit, as (number, scale of the unit).
 
     `asked` is what the user wrote, for the error.
     """
@@ -168,7 +168,7 @@ def _read(
             raise UnitError(f"{asked!r} is not {hint}.")
         number, scale = float(match["number"]), scales[unit] if unit else 1.0
     elif isinstance(value, Real) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):  # an int beyond every float stays not finite
+        with contextlib.suppress(OverflowError):  # an int beyond every float is not finite
             number = float(value)
     else:
         raise UnitError(f"{asked!r} is not {hint}.")
@@ -178,7 +178,7 @@ def _read(
 
 
 def _show(value: float, scales: tuple[tuple[str, float, float], ...]) -> str:
-    """Print in the largest unit whose printed number is not below the least for that unit."""
+    """Print in the largest unit whose printed number is not below that unit's minimum."""
     if not math.isfinite(value):
         return str(value)
     shown = ((f"{value / scale:.3g}", unit, least) for unit, scale, least in scales)
@@ -187,5 +187,5 @@ def _show(value: float, scales: tuple[tuple[str, float, float], ...]) -> str:
 
 
 def finite(value: float | None, digits: int) -> float | None:
-    """A number as JSON can hold it, which has no infinity: what cannot be reached is null."""
+    """A number as JSON can hold it: JSON has no infinity, so a value that is not finite is None."""
     return None if value is None or not math.isfinite(value) else round(value, digits)

@@ -97,7 +97,7 @@ def test_a_topic_that_exists_is_not_created_again(broker: Broker) -> None:
 
 
 def test_a_running_broker_is_not_started_again(broker: Broker) -> None:
-    with pytest.raises(InputError, match="runs already: stop it first"):
+    with pytest.raises(InputError, match="is already running: stop it first"):
         broker.start()
 
 
@@ -135,7 +135,7 @@ def test_a_broker_that_ends_by_itself_gives_its_reason(tmp_path: Path) -> None:
     (tmp_path / "data" / "meta.properties").write_text("version=garbage\n", encoding="utf-8")
     broken = a_broker(tmp_path)
     with pytest.raises(
-        EnvironmentUnfit, match=r"Kafka ended by itself \(.*meta.properties.*\): mend"
+        EnvironmentUnfit, match=r"Kafka ended by itself \(.*meta.properties.*\): correct"
     ):
         broken.start()
     assert broken.pid is None
@@ -187,7 +187,7 @@ def test_a_broker_that_maven_has_not_got_is_one_sentence_and_leaves_no_half_fold
     with pytest.raises(EnvironmentUnfit) as refused:
         broker_jars(tmp_path / "lib")
     assert str(refused.value) == (
-        f"Kafka {jars.KAFKA} cannot be had from Maven (Could not find it): check the network, "
+        f"Kafka {jars.KAFKA} cannot be fetched from Maven (Could not find it): check the network, "
         "or Maven's settings."
     )
     assert list((tmp_path / "lib").iterdir()) == []

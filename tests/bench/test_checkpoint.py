@@ -73,7 +73,7 @@ def test_whoever_was_killed_in_the_first_line_begins_anew(tmp_path: Path) -> Non
 def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path, text: str) -> None:
     file = tmp_path / "runs.jsonl"
     file.write_text(text, "utf-8")
-    with pytest.raises(InputError, match="something else than finished runs"):
+    with pytest.raises(InputError, match="something other than finished runs"):
         Kept(file)
     assert file.read_text("utf-8") == text
 

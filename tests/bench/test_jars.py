@@ -23,7 +23,7 @@ def test_maven_is_always_asked_to_check_strictly(
     maven.write_text(f'#!/bin/sh\necho "$@" >> {asked}\necho "[ERROR] no: it is a test"\nexit 1\n')
     maven.chmod(0o700)
     monkeypatch.setenv("PATH", f"{maven.parent}{os.pathsep}{os.environ['PATH']}")
-    with pytest.raises(EnvironmentUnfit, match=r"cannot be had from Maven \(it is a test\)"):
+    with pytest.raises(EnvironmentUnfit, match=r"cannot be fetched from Maven \(it is a test\)"):
         jars.broker_jars(tmp_path / "lib")
     calls = asked.read_text().splitlines()
     assert calls

@@ -236,7 +236,7 @@ def test_a_peer_that_does_not_install_says_why_and_leaves_nothing(
     with pytest.raises(EnvironmentUnfit) as caught:
         install("bytewax", tmp_path)
     assert str(caught.value) == (
-        "The peer bytewax is left out, as it does not install on this machine:"
+        "The peer bytewax is left out, as it cannot be installed on this machine:"
         " ERROR: No matching distribution found for absent==1."
     )
     assert commands

@@ -73,7 +73,7 @@ def test_growth_is_that_of_the_medians_of_two_quarters(values: list[float]) -> N
 
 
 def test_too_few_samples_after_the_warm_up_are_refused() -> None:
-    with pytest.raises(FlowFailed, match="Only 7 samples of the soak came after its warm-up of 60"):
+    with pytest.raises(FlowFailed, match="Only 7 samples of the soak are after its warm-up of 60"):
         analysed(samples(8), warm_s=60.0)
 
 

@@ -38,7 +38,7 @@ def rising(
 def test_the_alarm_names_the_time_the_distance_the_step_and_its_limit() -> None:
     ahead = rising([30_000, 35_000, 38_000, 40_000, 42_000, 50_000])
     alarm = when_broken(ahead, [Limit("step X", 41_000)], tz=BERLIN)
-    assert alarm.raised
+    assert alarm.first.expected_us is not None
     assert alarm.first.expected_us == us(datetime(2026, 10, 1, 18, 10, tzinfo=BERLIN))
     assert alarm.sentence == (
         "The bound breaks at 18:10, 40 min from now, because step X saturates at 41 k/s; the "
@@ -77,7 +77,7 @@ def test_a_limit_that_is_exceeded_in_the_running_step_breaks_now() -> None:
 def test_steps_that_are_over_do_not_count() -> None:
     ahead = rising([9, 1, 1])
     alarm = when_broken(ahead, 5, now_us=ahead.at_us(1), tz=BERLIN)
-    assert not alarm.raised
+    assert alarm.first.expected_us is None
     assert alarm.first.chance == 0
     assert alarm.sentence == (
         "Nothing breaks until 18:00: the flow saturates at 5 /s, and the chance of exceeding that "
@@ -97,7 +97,7 @@ def test_the_upper_edge_of_the_band_exceeds_a_limit_before_the_mean_does() -> No
 
 def test_what_is_only_possible_is_said_with_its_chance_and_raises_no_alarm() -> None:
     alarm = when_broken(rising([100, 100], deviation=20), 120, band=0.8, tz=BERLIN)
-    assert not alarm.raised
+    assert alarm.first.expected_us is None
     assert alarm.first.chance == pytest.approx(0.1587, abs=1e-3)
     assert alarm.sentence == (
         "The bound may break now, where the upper edge of the 80% band exceeds the limit (the flow "
@@ -237,7 +237,7 @@ def test_scaling_ahead_is_advised_iff_the_time_to_the_break_exceeds_that_of_acti
 
 def test_what_cannot_be_is_refused_with_a_sentence() -> None:
     ahead = rising([1, 2])
-    with pytest.raises(InputError, match="no limit to hold the forecast against"):
+    with pytest.raises(InputError, match="no limit to compare the forecast with"):
         when_broken(ahead, [])
     with pytest.raises(InputError, match=r"over at 17:50, which is past: forecast again"):
         when_broken(ahead, 5, now_us=ahead.at_us(2), tz=BERLIN)

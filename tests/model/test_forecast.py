@@ -11,21 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
+from tailrace.model.forecasting import forecast as forecasting
+from tailrace.model.forecasting.backtests import try_methods
 from tailrace.model.forecasting.forecast import (
     MOST_AHEAD,
     NEWEST,
     Forecast,
     Series,
-    backtest,
-    find_season,
     forecast,
 )
+from tailrace.model.forecasting.seasons import season_of
 from tailrace.model.forecasting.smoothing import Method, Smoothed, smooth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
+
+    from tailrace.model.forecasting.backtests import Backtest
 
     Floats = NDArray[np.float64]
 
@@ -40,6 +43,22 @@ def series(rates: Iterable[float], step_ms: float = HOUR_MS, start_us: int = 0) 
 
 def mean(rates: Iterable[float], horizon: int, method: Method, season: int | None = None) -> Floats:
     return np.array(forecast(series(rates), horizon, method=method, season=season).mean_per_s)
+
+
+def backtest(
+    series: Series,
+    horizon: int,
+    *,
+    methods: Sequence[Method] = tuple(Method),
+    season: int | None = None,
+) -> Backtest:
+    """How a forecast picks its method, without the forecast."""
+    return try_methods(forecasting._past(series, horizon, season), tuple(methods))[0]
+
+
+def find_season(series: Series) -> int | None:
+    """The season that a forecast goes by where none is given."""
+    return season_of(forecasting._newest(series, NEWEST))
 
 
 # --- closed forms -----------------------------------------------------------------------------
@@ -494,7 +513,7 @@ def test_what_is_no_series_is_refused_with_a_sentence() -> None:
         series([1, 2, 3, 1e300])
     with pytest.raises(InputError, match="3 measured rates cannot be forecast: wait for 4"):
         series([1, 2, 3, math.nan])
-    with pytest.raises(InputError, match=r"A step of 0.0 ms cannot be"):
+    with pytest.raises(InputError, match=r"A step of 0.0 ms is impossible"):
         series([1, 2, 3, 4], 0.0)
 
 
@@ -507,7 +526,7 @@ def test_what_cannot_be_forecast_is_refused_with_a_sentence() -> None:
             forecast(short, horizon)
     with pytest.raises(InputError, match=r"A forecast from 5000 h before the end of the series"):
         forecast(series([*range(10), *[math.nan] * 4_998]), 3)
-    with pytest.raises(InputError, match="A season of 1 steps cannot be"):
+    with pytest.raises(InputError, match="A season of 1 steps is impossible"):
         forecast(short, 3, season=1)
     with pytest.raises(
         InputError,

@@ -18,7 +18,7 @@ from tailrace.errors import InputError
 from tailrace.model import progress
 from tailrace.model.microbatch import fit
 from tailrace.model.predict import predict
-from tailrace.model.progress import ENOUGH, from_progress, read
+from tailrace.model.progress import ENOUGH, read
 from tailrace.plan import Backend, Plan
 from tailrace.profile.file import load, save
 from tailrace.profile.profile import Origin
@@ -110,9 +110,9 @@ def test_the_costs_of_a_log_are_those_that_it_was_made_with(
 
 @pytest.mark.parametrize("interval_ms", [0.0, 300.0, 500.0, 700.0, 2_000.0])
 def test_the_interval_is_the_one_that_cuts_keep_and_none_back_to_back(interval_ms: float) -> None:
-    found = from_progress(
+    found = read(
         lines(log(SIZES, fixed_ms=40, per_record_ms=0.02, interval_ms=interval_ms))
-    )
+    ).profile
     assert found.plan.interval_ms == interval_ms
     assert found.plan.chains == (("query",),)
     assert found.backend is Backend.MICROBATCH
@@ -120,7 +120,7 @@ def test_the_interval_is_the_one_that_cuts_keep_and_none_back_to_back(interval_m
 
 def test_the_interval_is_seen_although_every_third_batch_comes_late() -> None:
     events = log([1_000, 1_000, 1_000, 6_000] * 10, interval_ms=500)
-    assert from_progress(lines(events)).plan.interval_ms == 500
+    assert read(lines(events)).profile.plan.interval_ms == 500
 
 
 def test_waiting_for_records_at_odd_times_is_no_interval() -> None:
@@ -129,7 +129,7 @@ def test_waiting_for_records_at_odd_times_is_no_interval() -> None:
     for batch, size in enumerate(SIZES * 2):
         events.append(event(batch, start_ms, size, 80 + 0.1 * size))
         start_ms += 400 + chance.expovariate(1 / 3_000)
-    assert from_progress(lines(events)).plan.interval_ms == 0
+    assert read(lines(events)).profile.plan.interval_ms == 0
 
 
 @pytest.mark.parametrize("interval_ms", [0.0, 500.0])
@@ -141,7 +141,7 @@ def test_the_rate_is_what_came_between_two_cuts(interval_ms: float) -> None:
         events.append(event(batch, start_ms, size, 100 + 0.1 * size))
         before_ms = start_ms
         start_ms += max(interval_ms + 40 * (batch % 3), 101 + 0.1 * size)
-    assert from_progress(lines(events)).rate_per_s == pytest.approx(4_000, rel=0.01)
+    assert read(lines(events)).profile.rate_per_s == pytest.approx(4_000, rel=0.01)
 
 
 def test_idle_triggers_count_as_time_without_records() -> None:
@@ -206,10 +206,10 @@ def test_a_batch_without_any_duration_is_no_point() -> None:
 
 def test_what_the_sink_wrote_for_what_was_read_is_the_ratio() -> None:
     events = log(SIZES)
-    assert from_progress(lines(events)).step("query").ratio == 1
+    assert read(lines(events)).profile.step("query").ratio == 1
     for found in events:
         found["sink"] = {"numOutputRows": found["numInputRows"] // 4}
-    assert from_progress(lines(events)).step("query").ratio == 0.25
+    assert read(lines(events)).profile.step("query").ratio == 0.25
 
 
 def test_batches_of_one_size_are_told_to_say_little() -> None:
@@ -229,7 +229,7 @@ def stateful(partitions: int) -> dict[str, Any]:
 def test_a_prediction_under_the_plan_of_the_log_gives_its_durations_back(
     partitions: int, cores: int
 ) -> None:
-    profile = from_progress(lines(log(SIZES, **stateful(partitions))), cores=cores)
+    profile = read(lines(log(SIZES, **stateful(partitions))), cores=cores).profile
     assert profile.plan.partitions == {"query": partitions}
     assert profile.cores == cores
     for rate_per_s in (200, 1_000, 2_000):
@@ -247,7 +247,7 @@ def test_where_no_partitions_are_known_that_is_told() -> None:
 
 def test_an_idle_trigger_at_the_end_does_not_hide_the_state() -> None:
     events = [*log(SIZES, **stateful(4)), event(20, 60_000, 0, 3)]
-    assert from_progress(lines(events)).plan.partitions == {"query": 4}
+    assert read(lines(events)).profile.plan.partitions == {"query": 4}
 
 
 def kafka(
@@ -287,7 +287,7 @@ def test_with_a_row_limit_the_rate_is_what_the_topic_grows_by() -> None:
         size = found["numInputRows"]
         found["sources"] = [kafka(batch, size, 1_000 + batch * 2_000, taken)]
         taken += size
-    assert from_progress(lines(events)).rate_per_s == pytest.approx(4_000, rel=0.01)
+    assert read(lines(events)).profile.rate_per_s == pytest.approx(4_000, rel=0.01)
 
 
 def test_a_growing_number_of_state_partitions_is_told() -> None:
@@ -463,7 +463,7 @@ def test_real_time_mode_is_refused_as_its_batches_say_nothing_of_records() -> No
 
 def test_runs_in_real_time_mode_are_left_out_beside_others() -> None:
     found = read(lines([*real_time(-200_000, runId="earlier"), *log(SIZES)]))
-    assert found.profile == from_progress(lines(log(SIZES)))
+    assert found.profile == read(lines(log(SIZES))).profile
     assert found.notes[0].startswith("1 of 2 runs look like real-time mode")
 
 
@@ -500,7 +500,7 @@ def test_the_recorded_rate_is_that_of_both_runs_without_what_lay_before_and_betw
         starts = [datetime.fromisoformat(found["timestamp"]) for found in part]
         seconds += (max(starts) - min(starts)).total_seconds()
         records += sum(found["numInputRows"] for found in part[1:])
-    assert from_progress(recorded()).rate_per_s == pytest.approx(records / seconds)
+    assert read(recorded()).profile.rate_per_s == pytest.approx(records / seconds)
 
 
 def test_batches_of_the_recorded_log_that_were_held_out_are_predicted() -> None:

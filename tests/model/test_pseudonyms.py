@@ -72,7 +72,7 @@ def test_a_pseudonym_is_stable_within_a_run_and_says_nothing_in_another() -> Non
 
 @pytest.mark.parametrize("text", ["alice", "240-00", "-1-00", "3", "3-xyz", ""])
 def test_what_is_no_pseudonym_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="is not a key that was redacted"):
+    with pytest.raises(InputError, match="is not a redacted key"):
         places([text], 4)
 
 

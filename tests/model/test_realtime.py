@@ -20,6 +20,7 @@ from tailrace.model.realtime import (
     longest_within,
 )
 from tailrace.model.spread import Spread
+from tests.model.lifetimes import longest_lifetime_ms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -140,7 +141,7 @@ def test_beyond_full_hand_overs_back_to_back_the_backlog_grows_without_end() -> 
     assert math.isinf(PLAIN.latency(limit, 0.0).mean_ms)
     assert math.isinf(PLAIN.wait_ms(limit, 0.0))
     assert math.isinf(FlowModel((HandOver(PLAIN, limit),)).latency().quantile_ms(0.5))
-    assert PLAIN.longest_lifetime_ms(1_000.0, limit) is None
+    assert longest_lifetime_ms(PLAIN, 1_000.0, limit) is None
 
 
 @settings(max_examples=40, deadline=None)
@@ -163,7 +164,7 @@ def test_the_longest_lifetime_keeps_the_target_and_a_longer_one_does_not(
 ) -> None:
     rate = load * model.highest_rate_per_s
     target_ms = factor * model.latency(rate, 0.0).statistic_ms(quantile)
-    found = model.longest_lifetime_ms(target_ms, rate, quantile)
+    found = longest_lifetime_ms(model, target_ms, rate, quantile)
     assert found is not None
     assert model.latency(rate, found).statistic_ms(quantile) <= target_ms
     # Batches that fill before they are old make longer lifetimes the same.
@@ -173,7 +174,7 @@ def test_the_longest_lifetime_keeps_the_target_and_a_longer_one_does_not(
 
 
 def test_a_target_below_lifetime_zero_has_no_lifetime() -> None:
-    assert PLAIN.longest_lifetime_ms(0.1, 2_000) is None
+    assert longest_lifetime_ms(PLAIN, 0.1, 2_000) is None
     assert longest_within(lambda ms: ms, 7.0, 5.0) == 5.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from tailrace.flow import Graph, Step, Stream, graph
 from tailrace.goals import SINK, SOURCE
 from tailrace.plan import Chains, Plan
-from tailrace.policy.chaining import decide, partition_chain
+from tailrace.policy.chaining import SPLIT_ABOVE, decide, fewest_even
 from tailrace.policy.decision import Observation, StepLoad
 
 if TYPE_CHECKING:
@@ -34,6 +35,15 @@ def loads_of(cuts: Cuts, utilisations: Sequence[float]) -> list[float]:
 def variance(loads: Sequence[float]) -> float:
     mean = sum(loads) / len(loads)
     return sum((load - mean) ** 2 for load in loads) / len(loads)
+
+
+def partition_chain(utilisations: Sequence[float], limit: float = SPLIT_ABOVE) -> Cuts:
+    """Within that limit; a step that is beyond it by itself stands alone."""
+
+    def fits(first: int, end: int) -> bool:
+        return end - first == 1 or math.fsum(utilisations[first:end]) <= limit + 1e-9
+
+    return fewest_even(utilisations, fits)
 
 
 def as_published(utilisations: Sequence[float], limit: float = 0.9) -> Cuts:

@@ -23,7 +23,6 @@ from tailrace.policy.scaling.calibration import (
     Goal,
     Priorities,
     Strategy,
-    calibrate_bound,
 )
 from tailrace.policy.scaling.costs import STANDARD, Cores, ExecutorCount, Grade, Price, Watts
 from tailrace.policy.scaling.horizon import Outlook
@@ -661,51 +660,6 @@ def test_the_name_is_what_reports_call_it() -> None:
     assert Predictive(name="Lat-Node").name == "Lat-Node"
 
 
-# --- calibration ------------------------------------------------------------------------------
-
-
-def test_promise_25_a_bound_is_moved_by_tenths_until_it_is_violated_as_often_as_wanted() -> None:
-    """Promise 25 of De Matteis 2016."""
-    latencies = np.linspace(0.5, 2.5, 181)
-
-    def violations(bound_ms: float) -> int:
-        return int((latencies > bound_ms).sum())
-
-    found = calibrate_bound(violations, 2.0)
-    assert found.found
-    assert 5 <= found.violations <= 7
-    assert found.bound_ms == pytest.approx(2.0 * 1.1**2, rel=0.1)
-    assert found.tried[-1] == (found.bound_ms, found.violations)
-    low = calibrate_bound(violations, 3.0, (20, 40))
-    assert low.found
-    assert low.bound_ms < 3.0
-
-
-def test_promise_25_on_a_scaler_it_ends_within_ten_runs() -> None:
-    """Promise 25 of De Matteis 2016, as it was used: Lat-Node, one step ahead, a random walk."""
-    rates = random_walk(1)
-
-    def violations(bound_ms: float) -> int:
-        strategy = Strategy(weights=PUBLISHED, horizon=1, delay_steps=0)
-        return run(Predictive(strategy, Outlook(weights=WALK)), rates, bound_ms=bound_ms).violations
-
-    found = calibrate_bound(violations, 0.8)
-    assert found.found
-    assert len(found.tried) < 10
-    wanted = [5 <= number <= 7 for _, number in found.tried]
-    assert wanted == [False] * (len(wanted) - 1) + [True], "it goes on no longer than it must"
-    assert violations(found.bound_ms) == found.violations
-    shrunk = [now_ms / before_ms for (before_ms, _), (now_ms, _) in pairwise(found.tried[:4])]
-    assert shrunk == pytest.approx([0.9] * 3), "by tenths, until it is violated too often"
-
-
-def test_a_bound_that_cannot_be_found_is_told_as_the_nearest_one() -> None:
-    found = calibrate_bound(lambda bound_ms: 0 if bound_ms > 1.0 else 100, 1.5, most=6)
-    assert not found.found
-    assert len(found.tried) == 6
-    assert found.violations == 0
-
-
 # --- what is refused --------------------------------------------------------------------------
 
 
@@ -728,5 +682,3 @@ def test_what_cannot_be_followed_is_refused_before_anything_runs() -> None:
         Priorities(resource=-1.0)
     with pytest.raises(InputError, match="A range of quality of 0"):
         Priorities(qos_range=0.0)
-    with pytest.raises(InputError, match="A bound cannot be found from 0"):
-        calibrate_bound(lambda _: 1, 0.0)

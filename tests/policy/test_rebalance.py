@@ -21,6 +21,7 @@ from tailrace.policy.scaling.rebalance import (
     scale_reactively,
 )
 from tailrace.policy.scaling.waits import TaskLoad, WaitCurve, within
+from tests.model.shared import shared
 
 # --- loads ------------------------------------------------------------------------------------
 
@@ -63,7 +64,7 @@ def drawn(names: str, most: int) -> st.SearchStrategy[tuple[TaskLoad, ...]]:
 def wait_ms(tasks: tuple[TaskLoad, ...], sizes: tuple[int, ...]) -> float:
     """The waits along a path by the queues themselves, not by their short form."""
     return math.fsum(
-        task.queue.shared_by(size, task.tasks).mean_wait_ms
+        shared(task.queue, size, task.tasks).mean_wait_ms
         for task, size in zip(tasks, sizes, strict=True)
     )
 
@@ -100,7 +101,7 @@ def test_the_short_form_of_the_wait_is_that_of_the_shared_queue(
     task = tasks[0]
     assume(abs(size - task.curve.offered) > 1e-6)
     assert task.curve.wait_ms(size) == pytest.approx(
-        task.queue.shared_by(size, task.tasks).mean_wait_ms, rel=1e-6
+        shared(task.queue, size, task.tasks).mean_wait_ms, rel=1e-6
     )
 
 

@@ -269,7 +269,7 @@ def refusal(data: object) -> str:
     [
         ([1], r"holds \[1\] and not an object in braces: write \{"),
         (None, r"holds null and not an object"),
-        ({}, r"has no 'name': add it, what the flow or the query is called"),
+        ({}, r"has no 'name': add it, the name of the flow or query"),
         ({"name": "x"}, r"has no 'steps': add it, the steps of the flow"),
         (by_hand(format="avro"), r'file .* has the format "avro" and not .*: give a profile'),
         (by_hand(format=None), r"has the format null"),
@@ -351,13 +351,16 @@ def test_a_long_value_is_shown_by_its_beginning() -> None:
             r"ends in line 3, column 11, before its JSON does: copy it",
         ),
         (b'{"name": "x", "steps": [{"na', r"line 1, column 26 \(unterminated string"),
-        (b'{\n"name": "x"\n"steps": []}', r"is not JSON in line 3, column 1 \(.*\): mend it there"),
+        (
+            b'{\n"name": "x"\n"steps": []}',
+            r"is not JSON in line 3, column 1 \(.*\): correct it there",
+        ),
         (b'{"name": "x"} tail', r"is not JSON in line 1, column 15 \(extra data\)"),
         (b'{"name": "x", "name": "y"}', r"has .name. twice in one object: keep one of them"),
-        (b"[" * 100_000, r"is nested too deeply or has a number without end"),
+        (b"[" * 100_000, r"is nested too deeply or has a number with too many digits"),
         (b"[" * 900 + b"]" * 900, r"is nested too deeply"),
         (b'{"a": ' * 50 + b"1" + b"}" * 50, r"is nested too deeply at a\.a"),
-        (b'{"rate_per_s": 1' + b"0" * 5_000 + b"}", r"has a number without end"),
+        (b'{"rate_per_s": 1' + b"0" * 5_000 + b"}", r"has a number with too many digits"),
         (b'{"rate_per_s": 1e999}', r"has Infinity at rate_per_s: give a finite number"),
         (b"{}", r"has no 'name'"),
     ],
@@ -393,7 +396,7 @@ def test_a_file_that_is_not_there_a_directory_and_one_without_permission(tmp_pat
     with pytest.raises(InputError, match="is a directory: name the profile in it"):
         load(tmp_path)
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(InputError, match=r"loop cannot be read \(.*\): see that it is a file"):
+    with pytest.raises(InputError, match=r"loop cannot be read \(.*\): check that it is a file"):
         load(tmp_path / "loop")
 
 

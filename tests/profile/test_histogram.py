@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -115,25 +114,6 @@ def test_a_shift_loses_no_value(values: list[float], by_ms: float) -> None:
     shifted = LogHistogram.of(values).shifted(by_ms)
     assert shifted.count == len(values)
     assert np.all(np.diff(shifted.bins) > 0)
-
-
-@settings(max_examples=60)
-@given(
-    st.lists(st.floats(0.0, 1e5), max_size=40),
-    st.lists(st.floats(0.0, 1e5), min_size=1, max_size=4).map(sorted),
-)
-def test_cuts_share_out_every_value_once(values: list[float], cuts: list[float]) -> None:
-    whole = LogHistogram.of(values)
-    edges = [0.0, *cuts, math.inf]
-    parts = [whole.between(low, high) for low, high in pairwise(edges)]
-    assert counted(LogHistogram.merged(parts)) == counted(whole)
-    assert sum(part.count for part in parts) == len(values)
-
-
-def test_a_cut_keeps_what_lies_at_its_low_end_and_leaves_its_high_end() -> None:
-    whole = LogHistogram.of([1.0, 10.0, 100.0])
-    low, middle, high = whole.values_ms.tolist()
-    assert whole.between(low, high).values_ms.tolist() == [low, middle]
 
 
 @settings(max_examples=40)

@@ -173,7 +173,7 @@ def test_another_initial_state_is_refused(store: Store, initial: Any) -> None:
 def test_an_initial_state_that_cannot_be_kept_is_refused(store: Store) -> None:
     with pytest.raises(InputError, match="because a value of type object is not plain data"):
         keyed(count, store, initial={"n": object()})
-    with pytest.raises(StepFailed, match="came out as 5: let the function return a dict"):
+    with pytest.raises(StepFailed, match="came out as 5: have the function return a dict"):
         list(keyed(count, store, initial=lambda: 5).on_rows([rows("a", 1)]))
 
 
@@ -309,7 +309,7 @@ def test_a_timer_without_on_timer_is_refused(store: Store) -> None:
     step = keyed(alarm, store)
     with pytest.raises(StepFailed, match="has set a timer for key 'a' but has no on_timer: pass"):
         list(step.on_rows([rows("a", 3)]))
-    with pytest.raises(FlowFailed, match="did not come to the end of batch 0"):
+    with pytest.raises(FlowFailed, match="did not reach the end of batch 0"):
         step.finish(0)
 
 
@@ -437,7 +437,7 @@ def test_an_attempt_that_was_given_up_in_this_process_cannot_write(store: Store)
     given_up = keyed(count, store, initial={"n": 0})
     list(given_up.on_rows([rows("a", 1)]))
     store.open(-1)
-    with pytest.raises(FlowFailed, match="did not come to the end"):
+    with pytest.raises(FlowFailed, match="did not reach the end"):
         given_up.finish(0)
     keyed(count, store, initial={"n": 0}).finish(0)
     assert store.values == {}

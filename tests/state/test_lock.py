@@ -74,5 +74,5 @@ def test_another_process_is_named_and_keeps_nothing_when_it_is_killed(tmp_path: 
 def test_what_cannot_be_locked_is_said_in_one_sentence(tmp_path: Path) -> None:
     missing = tmp_path / "none"
     assert refused(missing).startswith(
-        f"The checkpoint {missing} cannot be locked (No such file or directory): see to"
+        f"The checkpoint {missing} cannot be locked (No such file or directory): check"
     )

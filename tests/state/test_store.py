@@ -490,13 +490,13 @@ def test_a_record_that_is_not_that_of_a_key_is_refused(written: Path, record: An
     packer = Packer()
     both = iter([packer.add(None), packer.add(record)])
     write_link(written.parent, Link(0, nonce, NO_FILE, snapshot=True), packer, both)
-    assert "a record is not that of a key" in refusal(written)
+    assert "a record does not belong to a key" in refusal(written)
 
 
 def test_a_file_without_even_an_event_time_is_refused(written: Path) -> None:
     nonce = written.name.removeprefix("0-").removesuffix(".snapshot")
     write_link(written.parent, Link(0, nonce, NO_FILE, snapshot=True), Packer(), ())
-    assert "a record is not that of a key" in refusal(written)
+    assert "a record does not belong to a key" in refusal(written)
 
 
 def test_what_was_refused_is_read_again_when_it_is_put_back(written: Path) -> None:
@@ -524,7 +524,7 @@ def test_a_file_that_was_cut_off_anywhere_is_refused(written: Path) -> None:
 def test_a_partition_does_not_pass_for_another(written: Path) -> None:
     other = written.parent.with_name("1")
     written.parent.rename(other)
-    assert "that of another partition" in refusal(other / written.name)
+    assert "it belongs to another partition" in refusal(other / written.name)
 
 
 def test_a_file_of_another_version_under_this_name_is_refused(written: Path) -> None:

@@ -20,8 +20,8 @@ import tailrace.replay.ReplayStream;
 /**
  * What Tailrace adds to a session ({@code spark.sql.extensions}): in real-time mode, chains of
  * steps get their records through {@link HandOver}, the static side of a join is broadcast ({@link
- * LiveJoins}), and sources look up while no record comes ({@link LiveReader}). Everything else is left
- * as Spark planned it.
+ * LiveJoins}), and sources check for the end of a batch while no record arrives ({@link
+ * LiveReader}). Everything else is left as Spark planned it.
  */
 public final class Extension extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
   @Override

@@ -1,8 +1,8 @@
 """Loads: tables of due times, keys and payloads, made from a seed and exactly repeatable.
 
-A rate profile says how many records a second are due, an arrival process how they come, a
-distribution which keys they carry. `generate` makes a `Trace` of them, which is saved to a file
-and replayed by the replay source at its due times.
+A rate profile says how many records are due per second, an arrival process how they are spaced, and
+a distribution which keys they have. `generate` turns these into a `Trace`, which can be saved to a
+file and is replayed by the replay source at its due times.
 
 >>> trace = generate(Constant("2 k/s", "60 s"), arrivals="even", keys=Zipf(100, 1.0), seed=7)
 >>> len(trace)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 MOST_RECORDS: Final = 500_000_000
-_CHUNK: Final = 1 << 16  # what is worked on at once stays in the cache of a core
+_CHUNK: Final = 1 << 16  # small enough to stay in a core's cache
 
 
 class Arrivals(Protocol):
@@ -94,7 +94,7 @@ def due_us(profile: RateProfile, arrivals: Arrivals, rng: np.random.Generator) -
 
 
 def _renewals(until: float, gaps: Callable[[int], Floats]) -> Floats:
-    """Add up gaps until they pass `until`; what comes later is dropped."""
+    """Add up gaps until they pass `until`; later arrivals are dropped."""
     parts: list[Floats] = []
     reached, count = 0.0, 0
     while reached < until:

@@ -26,10 +26,10 @@ _US: Final = {"s": 1e6, "ms": 1e3, "us": 1.0}
 def read(path: Path, time: str, key: str, payload: str | None, unit: TimeUnit) -> Sections:
     """Read a CSV file with a header into the columns of a trace, sorted by time.
 
-    Records of the same time keep their order. The first record is due at 0.
+    Records with the same time keep their order. The first record is due at 0.
 
     Raises:
-        LoadError: If the file cannot be read, lacks a column or has a time that is none.
+        LoadError: If the file cannot be read, lacks a column or has an invalid time.
     """
     if unit not in (*_US, "iso"):
         raise LoadError(f'{unit!r} is not a unit of time: use "s", "ms", "us" or "iso".')
@@ -73,7 +73,7 @@ def _table(path: Path, wanted: list[str]) -> pa.Table:
     except OSError as error:
         reason = error.strerror or str(error).rstrip(".")
         raise LoadError(f"The file {path} cannot be read: {reason}.") from None
-    except (pa.ArrowException, UnicodeDecodeError) as error:  # a name of a column may be no text
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # a column name may not be valid text
         reason = str(error).splitlines()[0].rstrip(".")
         raise LoadError(f"The file {path} cannot be read as CSV with a header: {reason}.") from None
 
@@ -92,7 +92,7 @@ def _due_us(texts: pa.Array, unit: TimeUnit, where: str) -> NDArray[np.int64]:
         at = int(np.argmin(np.isfinite(times)))
         raise LoadError(
             f"Record {at + 1} in {where} has the time {texts[at].as_py()!r}, which is not a "
-            f'number: correct it, or say which unit the times have ("iso" for dates).'
+            f'number: correct it, or say which unit the times are in ("iso" for dates).'
         )
     with np.errstate(over="ignore"):  # infinity is refused below
         due = np.rint((times - float(times.min())) * _US[unit])
@@ -102,7 +102,7 @@ def _due_us(texts: pa.Array, unit: TimeUnit, where: str) -> NDArray[np.int64]:
 
 
 def _iso(texts: pa.Array, where: str) -> pa.Array:
-    """Dates and times with a zone, or all without one (then they are taken as UTC)."""
+    """Dates and times, either all with a zone or all without one (then read as UTC)."""
     for kind in (pa.timestamp("ns", "UTC"), pa.timestamp("ns")):
         try:
             return pc.cast(pc.utf8_trim_whitespace(texts), kind)

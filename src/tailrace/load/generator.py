@@ -1,4 +1,4 @@
-"""Makes a trace from a rate profile, an arrival process, keys and payloads."""
+"""Make a trace from a rate profile, an arrival process, keys and payloads."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def generate(
     payload: Payload = 0,
     seed: int = 0,
 ) -> Trace:
-    """Make a load; the same arguments make the same load, record by record.
+    """Make a load; the same arguments give the same load, record by record.
 
-    Due times, keys and payloads draw from streams of their own, so a change of one leaves the
+    Due times, keys and payloads each have their own random stream, so changing one leaves the
     others as they were.
 
     Args:
-        rate: How many records a second are due, over time.
-        arrivals: How they come: "poisson", "even", or a process such as ``Pareto(1.5)``.
-        keys: Which keys they carry; one key unless told.
+        rate: How many records are due per second, over time.
+        arrivals: How they are spaced: "poisson", "even", or a process such as ``Pareto(1.5)``.
+        keys: Which keys they have; a single key by default.
         payload: The size of each payload, such as 64 or "1 kB" (filler is replayed), or a
             function of a random generator and the key indices that returns every payload.
-        seed: What makes this load differ from others of the same kind.
+        seed: Seed of the random numbers.
 
     Raises:
-        LoadError: If no record is due, too many are, or an argument cannot mean a load.
+        LoadError: If no record is due, too many are, or an argument is invalid.
     """
     process = _NAMED.get(arrivals) if isinstance(arrivals, str) else arrivals
     if process is None:
@@ -67,7 +67,7 @@ def generate(
 def _payloads(
     payload: Payload, keys: NDArray[np.int32], rng: np.random.Generator
 ) -> tuple[NDArray[np.int32], Texts | None]:
-    """The size of each payload, and the payloads where they are given."""
+    """The size of each payload, and the payloads themselves if they are given."""
     if callable(payload):
         texts = Texts.of(payload(rng, keys))
         if len(texts) != len(keys):

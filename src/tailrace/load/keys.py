@@ -1,6 +1,6 @@
-"""Which key each record of a load carries.
+"""Which key each record of a load has.
 
-A distribution of keys draws indices into its names. The names come in the order of the indices.
+A distribution of keys draws indices into its list of names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Indices = NDArray[np.int32]
 _MOST_KEYS: Final = 100_000_000
 _LEAST_CELLS: Final = 1 << 16
 _MOST_CELLS: Final = 1 << 22
-_CHUNK: Final = 1 << 16  # what is worked on at once stays in the cache of a core
+_CHUNK: Final = 1 << 16  # small enough to stay in a core's cache
 
 
 class Keys(Protocol):
@@ -36,7 +36,7 @@ class Keys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """So many keys, each as likely as the others, named "0", "1" and so on."""
+    """A number of equally likely keys, named "0", "1" and so on."""
 
     keys: int
 
@@ -56,9 +56,9 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Zipf:
-    """A few keys that are hot and many that are cold: P(i-th key) ~ i ** -exponent.
+    """A few hot keys and many cold ones: P(i-th key) ~ i ** -exponent.
 
-    The hottest is "0". An exponent of 0 is uniform, 1 is the classic law; any from 0 up will do,
+    The hottest is "0". An exponent of 0 is uniform, 1 is the classic law; anything from 0 up works,
     as the number of keys is finite.
     """
 
@@ -87,7 +87,7 @@ class Zipf:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Frequencies:
-    """Keys by their given frequencies, which need not add up to 1."""
+    """Keys with the given frequencies, which need not add up to 1."""
 
     names: tuple[str, ...]
     weights: tuple[float, ...]
@@ -105,7 +105,7 @@ class Frequencies:
         numbers = all(isinstance(w, Real) and 0 <= w < math.inf for w in values)
         if not numbers or not 0 < sum(values) < math.inf:
             raise LoadError(
-                "The frequencies of keys must be numbers from 0 up, and one of them above 0."
+                "The frequencies of keys must be numbers from 0 up, and at least one above 0."
             )
 
     def draw(self, n: int, rng: np.random.Generator) -> Indices:
@@ -114,11 +114,11 @@ class Frequencies:
 
 
 def _draw(weights: NDArray[np.float64], n: int, rng: np.random.Generator) -> Indices:
-    """Draw by inverting the cumulative distribution, with a guide table in front of the search.
+    """Draw by inverting the cumulative distribution, with a guide table before the search.
 
-    The unit interval is cut into equal cells, a power of two of them so that the cell of a draw
-    is exact. Where a whole cell belongs to one key the table answers; only draws in the cells
-    that keys share are searched.
+    The unit interval is cut into equal cells, a power of two of them so that the cell of a draw is
+    exact. If a whole cell belongs to one key, the table gives the answer; only draws in cells
+    shared by several keys need a search.
     """
     upper = np.cumsum(weights)
     upper /= upper[-1]

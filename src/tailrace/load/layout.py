@@ -59,7 +59,7 @@ class Sections:
 
 
 def write(path: Path, sections: Sections) -> None:
-    """Write a trace file so that a reader sees either all of it or the file that was there.
+    """Write a trace file; a reader sees either all of it or the previous file.
 
     Raises:
         LoadError: If the file cannot be written.
@@ -94,7 +94,7 @@ def write(path: Path, sections: Sections) -> None:
 
 
 def _put(file: BinaryIO, section: memoryview, checksum: int) -> int:
-    """Write a section and what is to stand between it and the next; the checksum up to there."""
+    """Write a section and the padding after it; return the checksum so far."""
     zeros = bytes(-section.nbytes % 8)
     file.write(section)
     file.write(zeros)
@@ -102,7 +102,7 @@ def _put(file: BinaryIO, section: memoryview, checksum: int) -> int:
 
 
 def read(path: Path) -> Sections:
-    """Map a trace file into memory, and check that it is whole and that its texts are texts.
+    """Map a trace file into memory, and check that it is complete and that its texts are valid.
 
     Raises:
         LoadError: If the file cannot be read, is not a trace file, or is damaged.
@@ -138,11 +138,11 @@ def read(path: Path) -> Sections:
 
 
 def _kinds(path: Path, header: list[int]) -> list[tuple[int, np.dtype[Any]]]:
-    """How many entries each section has, of which kind."""
+    """The number of entries in each section, and their type."""
     n, keys, key_bytes, payload_bytes = header
     if n < 1 or keys < 1 or key_bytes < 0 or payload_bytes < 0:
         raise LoadError(
-            f"The trace file {path} has a header that cannot be true "
+            f"The trace file {path} has an impossible header "
             f"({n} records, {keys} keys): make it again."
         )
     kinds: list[tuple[int, np.dtype[Any]]]

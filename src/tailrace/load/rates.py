@@ -1,8 +1,8 @@
-"""How many records a second a load asks for, over time.
+"""How many records per second a load asks for, over time.
 
 A profile knows its rate, the integral of it (how many records are expected by a time) and the
-inverse of the integral (by when so many are expected). The inverse is what turns a steady stream
-of arrivals into one that follows the profile; see `tailrace.load.arrivals`.
+inverse of the integral (by what time a given number is expected). The inverse is what turns a
+steady stream of arrivals into one that follows the profile; see `tailrace.load.arrivals`.
 
 Wherever a profile takes a rate it takes a number of records per second or a text such as
 "2 k/s"; wherever it takes a time it takes a number of seconds or a text such as "60 s".
@@ -30,11 +30,11 @@ Time = str | float | timedelta
 
 
 MOST_PIECES: Final = 1_000_000
-"""The most pieces of a profile: each takes memory whenever the profile is asked."""
+"""The most pieces of a profile: each takes memory whenever the profile is evaluated."""
 
 
 class RateProfile(Protocol):
-    """A rate over the time from 0 to `duration_s`; every method takes and gives whole arrays."""
+    """A rate over the time from 0 to `duration_s`; every method takes and returns whole arrays."""
 
     @property
     def duration_s(self) -> float:
@@ -47,11 +47,11 @@ class RateProfile(Protocol):
         """Records expected from the start to each time: the integral of the rate."""
 
     def time_of(self, records: Floats) -> Floats:
-        """The time by which so many records are expected: the inverse of `expected`."""
+        """The time by which this many records are expected: the inverse of `expected`."""
 
 
 class _Steps:
-    """A profile whose rate is constant in each of a few pieces, so all of it is exact."""
+    """A profile with a constant rate in each of a few pieces, so everything is exact."""
 
     __slots__ = ()
 
@@ -72,7 +72,7 @@ class _Steps:
         return np.interp(t_s, edges_s, _integral(edges_s, rates))
 
     def time_of(self, records: Floats) -> Floats:
-        """The time by which so many records are expected: the inverse of `expected`."""
+        """The time by which this many records are expected: the inverse of `expected`."""
         edges_s, rates = self.pieces()
         return np.interp(records, _integral(edges_s, rates), edges_s)
 
@@ -96,19 +96,19 @@ class Constant(_Steps):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Recorded(_Steps):
-    """Rates one after the other, each for `step_s`: a load as it was recorded."""
+    """A recorded load: a sequence of rates, each of which lasts `step_s`."""
 
     rates_per_s: tuple[float, ...]
     step_s: float
 
     def __init__(self, rates_per_s: Sequence[float], step_s: Time) -> None:
-        """Make the profile; rates may be 0, when nothing comes."""
+        """Make the profile; a rate of 0 means that nothing arrives."""
         object.__setattr__(self, "rates_per_s", tuple(float(rate) for rate in rates_per_s))
         object.__setattr__(self, "step_s", _seconds(step_s, "the length of a step"))
         _check_pieces(float(len(self.rates_per_s)))
         if not self.rates_per_s or not all(0 <= rate < math.inf for rate in self.rates_per_s):
             raise LoadError(
-                "A recorded load has rates, each finite and not below 0: mend those it has."
+                "The rates of a recorded load must be finite and not below 0: correct them."
             )
 
     @property
@@ -163,7 +163,7 @@ class Staircase(_Steps):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Burst(_Steps):
-    """A steady `base` rate with one stretch at the `peak` rate (TwitterSentiments' spike)."""
+    """A steady `base` rate with one period at the `peak` rate (TwitterSentiments' spike)."""
 
     base: float
     peak: float
@@ -196,9 +196,9 @@ class Burst(_Steps):
 class RandomWalk(_Steps):
     """A rate that wanders: every `every_s` it moves by up to `step`, up or down, at random.
 
-    The moves are uniform in [-step, step]. A move beyond `low` or `high` is reflected there. As
-    the moves are symmetric, reflecting each is the same as folding the free walk into the band,
-    which needs no loop.
+    The moves are uniform in [-step, step]. A move beyond `low` or `high` is reflected there.
+    Because the moves are symmetric, reflecting each of them is the same as folding the free walk
+    into the band, which needs no loop.
     """
 
     start: float
@@ -288,11 +288,11 @@ class Sine:
         return self.mean * t_s + self.amplitude * self.period_s / np.pi * half * half
 
     def time_of(self, records: Floats) -> Floats:
-        """The time by which so many records are expected: the inverse of `expected`.
+        """The time by which this many records are expected: the inverse of `expected`.
 
-        There is no closed form. Whole periods are taken off first, for they hold mean * period
-        records each. A grid over one period gives a first guess, off by less than a ten-millionth
-        of the period unless the amplitude is close to the mean; a Newton step squares that.
+        There is no closed form. Whole periods are subtracted first: each holds mean * period
+        records. A grid over one period gives a first guess, off by less than a ten-millionth of the
+        period unless the amplitude is close to the mean; a Newton step squares that.
         """
         records = np.clip(records, 0.0, self.expected(np.array([self.duration_s])))
         whole = np.floor(records / (self.mean * self.period_s))
@@ -321,7 +321,7 @@ class Together:
         """Take the profiles, at least one."""
         object.__setattr__(self, "profiles", profiles)
         if not profiles:
-            raise LoadError("No profile at all makes no load: put at least one together.")
+            raise LoadError("There is no profile to add up: give at least one.")
 
     @property
     def duration_s(self) -> float:
@@ -339,11 +339,11 @@ class Together:
         return records
 
     def time_of(self, records: Floats) -> Floats:
-        """The time by which so many records are expected: the inverse of `expected`.
+        """The time by which this many records are expected: the inverse of `expected`.
 
-        A grid says between which two times each answer lies, and about where. From there Newton's
-        method takes a few steps. Where the rate jumps, a step may lead out of what is known of the
-        answer, or in a circle; halving what is known then takes its place.
+        A grid brackets each answer between two times and gives a first guess. Newton's method takes
+        a few steps from there. Where the rate jumps, a step may leave the bracket or go round in
+        circles; bisection then takes its place.
         """
         enough_s = 1e-12 * self.duration_s
         grid_s = np.linspace(0.0, self.duration_s, 2**14 + 1)
@@ -398,9 +398,8 @@ class First:
 class Faster:
     """A profile at `times` its speed: the same records in less time.
 
-    Two weeks of tweets that pass in 100 minutes are ``Faster(two_weeks, 200)``
-    (TwitterSentiments, Lohrmann 2016, 5.1.3). For records that are there already see
-    `Trace.speed`.
+    Two weeks of tweets replayed in 100 minutes are ``Faster(two_weeks, 200)`` (TwitterSentiments,
+    Lohrmann 2016, 5.1.3). For existing records see `Trace.speed`.
     """
 
     profile: RateProfile
@@ -409,7 +408,7 @@ class Faster:
     def __post_init__(self) -> None:
         """Check the speed."""
         if not 0 < self.times < math.inf:
-            raise LoadError(f"A profile cannot pass {self.times!r} times as fast: use 2 or 0.5.")
+            raise LoadError(f"A profile cannot run {self.times!r} times as fast: use 2 or 0.5.")
 
     @property
     def duration_s(self) -> float:
@@ -425,11 +424,11 @@ class Faster:
         return self.profile.expected(self._in_profile(t_s))
 
     def time_of(self, records: Floats) -> Floats:
-        """The time by which so many records are expected: the inverse of `expected`."""
+        """The time by which this many records are expected: the inverse of `expected`."""
         return self.profile.time_of(records) / self.times
 
     def _in_profile(self, t_s: Floats) -> Floats:
-        """The time of the profile; its end is met exactly, which rounding might miss."""
+        """The time within the profile; its end is hit exactly, which rounding might miss."""
         at_end = np.asarray(t_s) == self.duration_s
         return np.where(at_end, self.profile.duration_s, np.asarray(t_s) * self.times)
 
@@ -459,7 +458,7 @@ def _rate(value: Rate, what: str) -> float:
 
 
 def _seconds(value: Time, what: str, *, zero: bool = False) -> float:
-    """Read a time above zero (or zero too), in seconds; a number without a unit is seconds."""
+    """Read a time above zero (or from zero up), in seconds; a number without a unit is seconds."""
     try:
         read = units.duration_ms(value)
     except UnitError as error:
@@ -474,7 +473,7 @@ def _seconds(value: Time, what: str, *, zero: bool = False) -> float:
 
 
 def _whole(value: int, what: str, *, zero: bool = False) -> int:
-    """Read a whole number above zero (or zero too)."""
+    """Read a whole number above zero (or from zero up)."""
     if isinstance(value, bool) or not isinstance(value, int) or value < (0 if zero else 1):
         raise LoadError(f"{what}: {value!r} is not a whole number above zero.")
     return value

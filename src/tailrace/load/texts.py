@@ -1,4 +1,4 @@
-"""Many texts in two arrays, so that a trace of millions of payloads stays a few memory blocks."""
+"""Many texts in two arrays, so that a trace with millions of payloads is a few blocks of memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Texts:
         except (pa.ArrowException, TypeError, UnicodeError) as error:
             raise LoadError(f"A text cannot be stored as UTF-8: {error}.") from None
         if array.null_count:
-            raise LoadError("A text is missing: give every record one, if only an empty one.")
+            raise LoadError("A text is missing: give every record one, even if it is empty.")
         count = len(array)
         _, offsets, data = array.buffers()
         if count == 0:

@@ -1,4 +1,4 @@
-"""A load, record by record: when each is due, its key, and its payload or the size of it."""
+"""A load, record by record: when each is due, its key, and its payload or payload size."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
-        """Map a trace file into memory; it is checked, and read again only where it is used.
+        """Map a trace file into memory; it is checked here, and later read only where it is used.
 
         Raises:
             LoadError: If the file cannot be read, is not a trace file, or is damaged.
@@ -90,7 +90,7 @@ class Trace:
     ) -> Trace:
         """Turn a log in a CSV file with a header into a trace whose first record is due at 0.
 
-        Records are sorted by time; those of the same time keep their order.
+        Records are sorted by time; those with the same time keep their order.
 
         Args:
             path: The file; a name that ends in .gz or .bz2 is decompressed.
@@ -100,7 +100,7 @@ class Trace:
             unit: What the times are: numbers of "s", "ms" or "us", or "iso" dates and times.
 
         Raises:
-            LoadError: If the file cannot be read, lacks a column or has a time that is none.
+            LoadError: If the file cannot be read, lacks a column or has an invalid time.
         """
         return cls._of(columns.read(Path(path), time, key, payload, unit))
 
@@ -115,7 +115,7 @@ class Trace:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a trace file; a reader sees either all of it or the file that was there.
+        """Write a trace file; a reader sees either all of it or the previous file.
 
         Raises:
             LoadError: If the file cannot be written.

@@ -96,11 +96,6 @@ class LogReading:
     notes: tuple[str, ...]
 
 
-def from_progress(lines: Iterable[str], name: str | None = None, cores: int = 1) -> Profile:
-    """The profile that a progress log gives, as in :func:`read`."""
-    return read(lines, name, cores).profile
-
-
 def read(lines: Iterable[str], name: str | None = None, cores: int = 1) -> LogReading:
     """Read a progress log.
 

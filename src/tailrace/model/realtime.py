@@ -122,21 +122,6 @@ class HandOverModel:
         waits, weights, _ = _waits(self._queue(rate_per_s, lifetime_ms))
         return float(np.sum(waits * weights) / np.sum(weights))
 
-    def longest_lifetime_ms(
-        self, target_ms: float, rate_per_s: float, quantile: float | None = None
-    ) -> float | None:
-        """The longest lifetime whose latency stays within the target, to 0.5 %.
-
-        None when even lifetime 0 misses it. A record that opens a batch waits all of its
-        lifetime, half of it the mean in dense traffic, so a bisection up to twice the target
-        finds the mean, and one up to the target over q finds a quantile.
-        """
-
-        def latency_ms(lifetime_ms: float) -> float:
-            return self.latency(rate_per_s, lifetime_ms).statistic_ms(quantile)
-
-        return longest_within(latency_ms, target_ms, _reach_ms(target_ms, quantile))
-
     def useful_lifetime_ms(self, rate_per_s: float) -> float:
         """Beyond this a longer lifetime saves nothing worth having.
 

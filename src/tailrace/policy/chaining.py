@@ -28,29 +28,14 @@ DWELL_INTERVALS = 3
 _ROUNDING = 1e-9
 
 
-def partition_chain(
-    utilisations: Sequence[float], limit: float = SPLIT_ABOVE
+def fewest_even(
+    utilisations: Sequence[float], fits: Callable[[int, int], bool]
 ) -> tuple[tuple[int, ...], ...]:
-    """Cut a chain of steps, given by their utilisation, into chains of positions.
-
-    Among the partitionings into the fewest chains that each stay within the limit, the one with
-    the least variance of utilisation. A step that is beyond the limit by itself stands alone.
+    """The fewest chains ``first..end-1`` that fit; of these, the ones of least variance.
 
     Lohrmann 2016, algorithm 10, with two repairs. It takes the first partitioning of the smallest
     size whose variance is below that of no chaining at all. So steps of equal utilisation, whose
     variance is zero, are never chained; and the first is not the best.
-    """
-
-    def fits(first: int, end: int) -> bool:
-        return end - first == 1 or math.fsum(utilisations[first:end]) <= limit + _ROUNDING
-
-    return _fewest_even(utilisations, fits)
-
-
-def _fewest_even(
-    utilisations: Sequence[float], fits: Callable[[int, int], bool]
-) -> tuple[tuple[int, ...], ...]:
-    """The fewest chains ``first..end-1`` that fit; of these, the ones of least variance.
 
     With the number of chains and the total utilisation given, the least variance is the least
     sum of squares. Both the number and the sum add up along the chain, so the best way to cut the
@@ -146,7 +131,7 @@ def _wanted(observation: Observation, primary: tuple[str, ...], present: Chains)
         limit = SPLIT_ABOVE if together else JOIN_UP_TO
         return (together or may_join) and math.fsum(loads[first:end]) <= limit + _ROUNDING
 
-    return tuple(tuple(primary[i] for i in cut) for cut in _fewest_even(loads, fits))
+    return tuple(tuple(primary[i] for i in cut) for cut in fewest_even(loads, fits))
 
 
 def _stuck(present: Chains, loads: dict[tuple[str, ...], float]) -> str:

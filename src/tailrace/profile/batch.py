@@ -1,8 +1,8 @@
-"""What one batch was: when it was cut, how long each part took, what its steps did.
+"""The measurements of one batch: when it was cut, how long each part took, what its steps did.
 
-The measurements of a batch are everything that Tailrace knows of a running flow; intervals,
-models and decisions are computed from them. Any backend that fills in a ``BatchMeasure``, real or
-simulated, can be controlled.
+They are everything that Tailrace knows about a running flow; intervals, models and decisions are
+computed from them. Any backend that fills in a ``BatchMeasure``, real or simulated, can be
+controlled.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 
 BINS = 0.01
-"""What a quantile of ages may be off."""
+"""The relative error allowed for a quantile of ages."""
 
 MOST_PER_READ = 8.0
-"""Records are not taken to have come more times as fast as they were read: a burst that came in
-no time says nothing of the rate."""
+"""Records are assumed to arrive at most this many times as fast as they were read: an instantaneous
+burst says nothing about the rate."""
 
 MOST_KEYS = 256
-"""How many keys of a step are told apart; half of them are kept where there are more."""
+"""How many keys of a step are counted separately; if there are more, half of them are kept."""
 
 
 def service_ms(
     records: int, busy_ms: float, sampled: int, sum_ms: float, squares_ms: float
 ) -> Moments:
-    """Moments of the time per record: the mean of all, the variance of those timed singly."""
+    """Moments of the time per record: the mean of all, the variance of those timed one by one."""
     variance = max(0.0, squares_ms / sampled - (sum_ms / sampled) ** 2) if sampled > 1 else 0.0
     return Moments(records, busy_ms / records if records else 0.0, variance * records)
 
@@ -50,11 +50,11 @@ class StepMeasure:
 
     ``service_ms`` is the time per record: its mean is exact, its variance comes from the sampled
     records. ``residence_ms`` is how long records stay in the step, which is the time of the whole
-    Arrow batch that they travel in. ``entered_ms`` and ``left_ms`` are the mean moments at which
-    records enter and leave, counted from ``BatchMeasure.handed_us``: the mean latency between two
-    points is the difference of such means. ``keys`` counts the most frequent keys, whose Arrow type
-    is ``key_type``. ``cpu_ms`` is what of the busy time was spent computing, and ``calls`` tells
-    what an Arrow batch takes from what its records take.
+    Arrow batch that they are part of. ``entered_ms`` and ``left_ms`` are the mean times at which
+    records enter and leave, measured from ``BatchMeasure.handed_us``: the mean latency between two
+    points is the difference of these means. ``keys`` counts the most frequent keys, whose Arrow
+    type is ``key_type``. ``cpu_ms`` is the CPU part of the busy time, and ``calls`` separates the
+    cost of an Arrow batch from that of its records.
     """
 
     records_in: int = 0
@@ -99,7 +99,7 @@ class StepMeasure:
         )
 
     def part(self, fraction: float) -> StepMeasure:
-        """What falls to a part of the records, taken to be like the whole."""
+        """The measure of a part of the records, assumed to be like the whole."""
         if fraction >= 1:
             return self
         records = round(self.records_in * fraction)
@@ -117,7 +117,7 @@ class StepMeasure:
 
 
 def _frequent(keys: Mapping[str, float]) -> dict[str, float]:
-    """The most frequent keys; all of them while they are few, so that nothing grows with time."""
+    """The most frequent keys, or all while there are few, so that memory use is bounded."""
     if len(keys) <= MOST_KEYS:
         return dict(keys)
     return dict(nlargest(MOST_KEYS // 2, keys.items(), key=itemgetter(1)))
@@ -127,16 +127,16 @@ def _frequent(keys: Mapping[str, float]) -> dict[str, float]:
 class BatchMeasure:
     """One finished batch, with its times in order.
 
-    A record is due, then waits until the batch that takes it is cut (``planned_us``); the batch
-    is logged, planned and handed to the flow (``handed_us``), compiled under the plan and
-    submitted (``submitted_us``); its tasks start (``started_us``, the mean over records of the
-    start of their task) and are done (``computed_us``); the sink makes the results visible
-    (``ended_us``). ``ages_ms`` holds ``handed_us`` minus the arrival of each record. When no
-    column says when records arrived, they are taken to have come evenly since the previous batch
-    was cut, and ``arrivals_known`` is False.
+    A record is due, then waits until the batch that takes it is cut (``planned_us``); the batch is
+    logged, planned and handed to the flow (``handed_us``), compiled under the plan and submitted
+    (``submitted_us``); its tasks start (``started_us``, the mean over records of the start of their
+    task) and are done (``computed_us``); the sink makes the results visible (``ended_us``).
+    ``ages_ms`` holds ``handed_us`` minus the arrival of each record. If no column says when records
+    arrived, they are assumed to have arrived evenly since the previous batch was cut, and
+    ``arrivals_known`` is False.
 
-    ``left_ms`` is in how long a time the records came that it left at its source, which may give
-    at most so many to a batch; 0 if it took all (``source_limit.py``).
+    ``left_ms`` is the time span over which the records arrived that the batch left at its source,
+    because the source limits the records per batch; 0 if it took all (``source_limit.py``).
     """
 
     batch_id: int
@@ -157,7 +157,7 @@ class BatchMeasure:
 
     @property
     def arrived_us(self) -> float:
-        """When its records arrived: their mean, or their median where a few are far off."""
+        """When its records arrived: the mean, or the median if there are a few outliers."""
         low, age_ms, high = (self.ages_ms.quantile_ms(q) for q in (0.25, 0.5, 0.75))
         if abs(self.age_ms.mean - age_ms) <= high - low + BINS * age_ms:
             age_ms = self.age_ms.mean
@@ -170,11 +170,11 @@ class BatchMeasure:
 
     @property
     def work_ms(self) -> dict[str, float]:
-        """The share of each step in the time that the batch spent in its tasks.
+        """The time that the batch spent in its tasks, by step.
 
-        Partitions run side by side, so that the busy time of a step counts once per lane: the
-        number of its partitions, or of slots if those are fewer. Steps in separate processes
-        overlap, so that their sum is scaled down to the time that passed.
+        Partitions run in parallel, so the busy time of a step is divided by the number of its
+        partitions, or of slots if those are fewer. Steps in separate processes overlap, so their
+        sum is scaled down to the elapsed time.
         """
         shares = {
             name: sum(step.busy_ms.values()) / max(1, min(self.slots, len(step.busy_ms)))
@@ -186,11 +186,12 @@ class BatchMeasure:
         return {name: share * scale for name, share in shares.items()}
 
     def breakdown_ms(self, age_ms: float, batching_ms: float) -> dict[str, float]:
-        """The mean latency of records of mean age ``age_ms``, by element; adds up to the whole.
+        """The mean latency of records of mean age ``age_ms``, by element; adds up to the total.
 
-        ``source_wait`` is time spent because the engine was busy, ``batching`` because the plan
-        wants batches, ``planning`` in the log, Spark's planner and our compiler, ``queueing`` for
-        a slot, ``engine`` in Spark between the steps, ``sink`` until the results are visible.
+        ``source_wait`` is waiting because the engine was busy, ``batching`` waiting because the
+        plan wants batches, ``planning`` the time in the log, Spark's planner and our compiler,
+        ``queueing`` waiting for a slot, ``engine`` the time in Spark between the steps, ``sink``
+        the time until the results are visible.
         """
         work = self.work_ms
         wait = max(0.0, age_ms - (self.handed_us - self.planned_us) / 1e3)
@@ -221,10 +222,10 @@ class BatchMeasure:
 
 
 def came(batches: Sequence[BatchMeasure]) -> tuple[float, float]:
-    """How many records came, and in how many seconds, by what batches in a row have taken.
+    """How many records arrived, and in how many seconds, judged by consecutive batches.
 
-    From cut to cut, which leaves the first of them out; where records were left behind, from the
-    arrival of the first to that of the last, which leaves half of each out.
+    Counted from cut to cut, which leaves out the first batch; if records were left behind, from the
+    arrivals of the first batch to those of the last, which leaves out half of each.
     """
     batches = [batch for batch in batches if batch.records]
     if len(batches) < 2:

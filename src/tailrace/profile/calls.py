@@ -1,4 +1,4 @@
-"""What a step takes for a call, and what for each record of it."""
+"""What a step takes for a call, and what for each record in it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 BENT = 0.02
-"""The share by which the time of calls of different sizes may differ from any line."""
+"""The relative amount by which the times of calls of different sizes may be off any line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Sums over the calls of a step, each with some records, that took some time.
+    """Sums over the calls of a step, each with its number of records and its time.
 
-    Records come to a step in Arrow batches. A call takes ``f + s*n`` for n records: f for what is
-    done once, such as making rows of columns and back, and s for each record. Which part is which
-    shows only where calls differ in size, and not by size alone: while a machine is slow, records
-    pile up, so that large calls are slow calls, and records would seem to take longer than they do.
-    What tells is by how much a call is larger than the one before it, z: both have met the machine
-    alike, and how long this one takes came after its size. ``grown`` is the sum of z,
-    ``grown_records`` that of z*n, ``grown_ms`` that of z and the time taken.
+    Records reach a step in Arrow batches. A call takes ``f + s*n`` for n records: f for what is
+    done once, such as converting columns to rows and back, and s for each record. The two can be
+    separated only if calls differ in size, and not by size alone: while a machine is slow, records
+    pile up, so large calls are slow calls, and records would seem to take longer than they do. So
+    we use the growth z of a call over the one before it: both ran while the machine was equally
+    fast, and the time that a call takes cannot influence its own size. ``grown`` is the sum of z,
+    ``grown_records`` that of z*n, ``grown_ms`` that of z times the time taken.
     """
 
     count: int = 0
@@ -37,7 +37,7 @@ class Calls:
 
     @classmethod
     def of(cls, calls: Iterable[tuple[int, float]]) -> Calls:
-        """These calls, one after the other, each with its records and the time it took."""
+        """Sums over consecutive calls, each given by its records and the time it took."""
         calls = list(calls)
         grown = [n - before for (before, _), (n, _) in zip(calls[:1] + calls, calls, strict=False)]
         return cls(
@@ -63,7 +63,7 @@ class Calls:
         )
 
     def part(self, fraction: float) -> Calls:
-        """What falls to a part of them, taken to be like the whole."""
+        """The sums for a part of them, assumed to be like the whole."""
         return Calls(
             round(self.count * fraction),
             round(self.records * fraction),
@@ -74,13 +74,13 @@ class Calls:
         )
 
     def line(self) -> tuple[float, float]:
-        """``(f, s)``, neither below zero, f drawn towards what is usual.
+        """``(f, s)``, neither below zero, with f shrunk towards its usual value.
 
-        The slope is ``cov(z, took) / cov(z, n)``: least squares with z as its instrument. It is
-        only as good as calls differ in size: if their times are off the line by a share b, which
-        also a thousand calls may be in the same way, f is off by ``b*took*size/deviation``.
-        Against that stands what is usual, or half of what a call takes if that is less; each counts
-        by the inverse of its variance.
+        The slope is ``cov(z, took) / cov(z, n)``: least squares with z as the instrument. Its
+        precision depends on how much calls differ in size: if their times are off the line by a
+        share b, perhaps systematically over a thousand calls, f is off by
+        ``b*took*size/deviation``. It is averaged with the usual value, or half of what a call takes
+        if that is less; each is weighted by the inverse of its variance.
         """
         if not self.records or not self.count:
             return 0.0, 0.0

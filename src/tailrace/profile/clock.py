@@ -1,8 +1,8 @@
-"""Time that only goes forward, from a clock that may be set back.
+"""Time that only moves forward, from a clock that may be set back.
 
-Batches and tasks are timed by the clock of the machine. When somebody sets that back, whatever
-follows would lie in intervals that are judged already, and nothing would be decided until the clock
-had caught up with itself. So times are moved forward by what the clock lost.
+Batches and tasks are timed by the machine's clock. When that is set back, later events would fall
+into intervals that have been judged already, and nothing would be decided until the clock had
+caught up. So times are moved forward by the amount that the clock was set back.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class Onward:
-    """Passes moments on, none before the one before it; ``lost_us`` is what the clock has lost."""
+    """Passes times on in non-decreasing order; ``lost_us`` is how far the clock was set back."""
 
     def __init__(self) -> None:
-        """Begin with the clock as it is."""
+        """Start with the clock as it is."""
         self.lost_us = 0
         self._last_us: int | None = None
 
     def __call__(self, now_us: int) -> int:
-        """The moment in time that goes on."""
+        """The corrected time."""
         if self._last_us is not None and now_us + self.lost_us < self._last_us:
             self.lost_us = self._last_us - now_us
         self._last_us = now_us + self.lost_us
@@ -32,24 +32,24 @@ class Onward:
 
 
 class Forward:
-    """Passes batches on, each after the one before it."""
+    """Passes batches on with corrected times, each after the one before it."""
 
     def __init__(self) -> None:
-        """Begin with the clock as it is."""
+        """Start with the clock as it is."""
         self._lost_us = 0
         self._cut_us: int | None = None
         self._ended_us = 0
 
     def at(self, now_us: int) -> int:
-        """A moment in time that goes on: not before the last batch had ended."""
+        """A corrected time: not before the end of the last batch."""
         return max(now_us + self._lost_us, self._ended_us)
 
     def __call__(self, batch: BatchMeasure) -> BatchMeasure:
-        """The batch in time that goes on.
+        """The batch with corrected times.
 
-        Batches come one after the other, so that one which was cut before the last one was shows a
-        clock that was set back: it is taken to have been cut when that one ended. Where the clock
-        was set back within a batch, the parts of it that are thus unknown took no time.
+        Batches are sequential, so one that was cut before the last one shows that the clock was set
+        back: it is assumed to have been cut when that one ended. If the clock was set back within a
+        batch, the parts whose time is unknown count as 0.
         """
         if self._cut_us is not None and batch.planned_us + self._lost_us < self._cut_us:
             self._lost_us = self._ended_us - batch.planned_us

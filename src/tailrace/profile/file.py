@@ -1,8 +1,8 @@
 """Profile files: one JSON object with a format, a version and the fields of a profile.
 
-``schema.json`` beside this module describes every field. A file that is written by hand needs
-``name``, ``steps`` and ``rate_per_s``, and of a step its ``name`` and ``service_ms``. A field that
-is not known is refused rather than ignored, so that a typo is found.
+``schema.json`` beside this module describes every field. A file written by hand needs ``name``,
+``steps`` and ``rate_per_s``, and for each step its ``name`` and ``service_ms``. Unknown fields are
+refused rather than ignored, so that typos are found.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def load(path: str | os.PathLike[str]) -> Profile:
 
 
 def save(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write a profile file; a reader sees either all of it or the file that was there.
+    """Write a profile file; a reader sees either all of it or the previous file.
 
     Raises:
-        InputError: If its place does not admit it.
-        EnvironmentUnfit: If there is no room for it.
+        InputError: If it cannot be written to this place.
+        EnvironmentUnfit: If there is no space left.
     """
     place = Path(path)
     if place.is_dir():
@@ -68,22 +68,22 @@ def save(profile: Profile, path: str | os.PathLike[str]) -> None:
         write_text(place, text)
     except OSError as error:
         raise unwritable(f"The profile {path}", error) from None
-    except ValueError as error:  # a path may hold what no path can
+    except ValueError as error:  # such as a null character in the path
         raise InputError(
             f"The profile {path} cannot be written ({error}): choose another place."
         ) from None
 
 
 def as_json(profile: Profile) -> dict[str, Any]:
-    """A profile as plain data, every field of it that is not None."""
+    """A profile as plain data: every field that is not None."""
     return {"format": FORMAT, "version": VERSION, **_plain(profile)}
 
 
 def from_json(data: object, where: str) -> Profile:
-    """Make a profile of plain data; ``where`` says in an error whose data that is.
+    """Make a profile from plain data; ``where`` names the data in errors.
 
     Raises:
-        InputError: If it is no profile of this version.
+        InputError: If it is not a profile of this version.
     """
     check_data(data, f"The profile {where}")
     if not isinstance(data, dict):
@@ -98,7 +98,7 @@ def from_json(data: object, where: str) -> Profile:
     try:
         return _profile(data)
     except InputError as error:
-        said = " ".join(str(error).split())  # a name may hold anything
+        said = " ".join(str(error).split())  # a name may contain anything
         raise InputError(f"The profile {where} does not fit together: {said}") from None
 
 
@@ -148,7 +148,7 @@ def _validator() -> Draft202012Validator:
 
 
 def _urgency(error: ValidationError) -> tuple[bool, int]:
-    """A name that is not known first: it is often why another one is missing."""
+    """Puts unknown names first: a typo is often why another name is missing."""
     return error.validator != "additionalProperties", len(error.absolute_path)
 
 
@@ -176,14 +176,14 @@ def _at(place: str) -> str:
 
 
 def _described(rules: dict[str, Any], name: str) -> str:
-    """What a missing field is for, in the words of the schema up to their first stop."""
+    """What a missing field is for: the first sentence of its description in the schema."""
     text: str = rules["properties"][name]["description"]
     first = text.split(". ", maxsplit=1)[0].removesuffix(".")
     return f"it, {first[0].lower()}{first[1:]}"
 
 
 def _expected(rules: dict[str, Any]) -> str:
-    """What belongs where something else stands."""
+    """What is allowed in place of a wrong value."""
     if "enum" in rules:
         return f"one of {', '.join(rules['enum'])}"
     kind = rules["type"]
@@ -203,7 +203,7 @@ def _expected(rules: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses, mappings and tuples as what JSON has."""
+    """Dataclasses, mappings and tuples as JSON types."""
     if is_dataclass(value):
         pairs = ((item.name, getattr(value, item.name)) for item in fields(value))
         return {name: _plain(inner) for name, inner in pairs if inner is not None}
@@ -215,7 +215,7 @@ def _plain(value: Any) -> Any:
 
 
 def _profile(data: dict[str, Any]) -> Profile:
-    """A profile of data that the schema admits."""
+    """A profile from data that matches the schema."""
     steps = tuple(_step(found) for found in data["steps"])
     row = pairwise((SOURCE, *(step.name for step in steps), SINK))
     latency, batch, hand_over = (data.get(name) for name in ("latency", "batch", "hand_over"))
@@ -242,7 +242,7 @@ def _profile(data: dict[str, Any]) -> Profile:
 
 
 def _batch(data: dict[str, float]) -> BatchCosts:
-    """Costs of a batch; one that was told by its exchanges knows nothing of what tasks cost."""
+    """Costs of a batch; a profile that gives the cost of an exchange has no cost of a task."""
     earlier = {"task_ms": 0.0} if "shuffle_ms" in data and "task_ms" not in data else {}
     return BatchCosts(**{**earlier, **data})
 
@@ -261,7 +261,7 @@ def _plan(found: dict[str, Any]) -> Plan:
 
 
 def _chains(profile: Profile) -> Chains:
-    """Chained as far as can be: a step with a key or partitions of its own opens a chain."""
+    """Chained as far as possible: a step with a key or its own partitions starts a chain."""
     own = {step.name for step in profile.steps if step.keyed_by} | set(profile.plan.partitions)
     chains: list[tuple[str, ...]] = []
     for chain in profile.graph.primary_chains():
@@ -271,13 +271,13 @@ def _chains(profile: Profile) -> Chains:
 
 
 def _check_streams(profile: Profile) -> None:
-    """Every stream connects what there is, and leads to every step."""
-    names = profile.graph.names  # which refuses circles, and names that are used twice
+    """Check that every stream connects existing steps, and that every step is reached."""
+    names = profile.graph.names  # this refuses cycles and duplicate names
     for origin, target in profile.streams:
         if origin not in (SOURCE, *names) or not (target in names or is_sink(target)):
             raise InputError(
                 f"The stream from '{origin}' to '{target}' does not connect two of its steps, or "
-                f"'{SOURCE}' and '{SINK}' at the ends: mend its names."
+                f"'{SOURCE}' and '{SINK}' at the ends: correct its names."
             )
     targets = {target for _, target in profile.streams}
     for name in names:
@@ -286,7 +286,7 @@ def _check_streams(profile: Profile) -> None:
 
 
 def _check_plan(profile: Profile) -> None:
-    """The plan speaks of the steps that there are, and chains each of them once."""
+    """Check that the plan names only existing steps, and chains each of them once."""
     names, plan = profile.graph.names, profile.plan
     chained = [name for chain in plan.chains for name in chain]
     if chained and sorted(chained) != sorted(names):

@@ -1,4 +1,4 @@
-"""A histogram with logarithmic bins: quantiles within a fixed relative error, exact merging."""
+"""A histogram with logarithmic bins: quantiles with a fixed relative error, and exact merging."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 ACCURACY = 0.004
-"""Relative error of a value read back from its bin. Below half of the one percent promised,
+"""Relative error of a value read back from its bin. It is below half of the promised one percent
 because a latency is binned twice: as the age of a record at the source, then as its latency."""
 
 SMALLEST_MS = 0.01
@@ -42,7 +42,7 @@ def _empty() -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """What is told of a distribution, and kept of it when there is no room for all of it."""
+    """The quantiles that are reported, and kept if the whole distribution would be too large."""
 
     p50_ms: float
     p95_ms: float
@@ -54,9 +54,9 @@ class Quantiles:
 class LogHistogram:
     """Counts of values in milliseconds, by logarithmic bin.
 
-    Bins never move, so that merging is the addition of counts and loses nothing: the merge of
-    the parts equals the histogram of the whole, in any order (the idea of DDSketch, Masson et
-    al. 2019, with a fixed smallest value). ``bins`` is sorted, without repeats.
+    Bins never move, so merging just adds counts and loses nothing: the merge of the parts equals
+    the histogram of the whole, in any order (the idea of DDSketch, Masson et al. 2019, with a fixed
+    smallest value). ``bins`` is sorted, without duplicates.
     """
 
     bins: NDArray[np.int64] = field(default_factory=_empty)
@@ -108,13 +108,8 @@ class LogHistogram:
         """The histogram after ``by_ms`` is added to every value; nothing falls below zero."""
         return self._collapse([(bin_of(self.values_ms + by_ms), self.counts)])
 
-    def between(self, low_ms: float, high_ms: float) -> LogHistogram:
-        """The part with values in [low, high)."""
-        inside = (self.values_ms >= low_ms) & (self.values_ms < high_ms)
-        return LogHistogram(self.bins[inside], self.counts[inside])
-
     def quantile_ms(self, quantile: float) -> float:
-        """The smallest value that at least that share of the values does not exceed."""
+        """The smallest value that at least this share of the values does not exceed."""
         if not self.bins.size:
             return math.nan
         rank = max(1, math.ceil(quantile * self.count - 1e-9))
@@ -122,7 +117,7 @@ class LogHistogram:
         return float(self.values_ms[where])
 
     def quantiles(self) -> Quantiles:
-        """The figures that a report tells."""
+        """The figures for a report."""
         p50_ms, p95_ms, p99_ms = map(self.quantile_ms, (0.5, 0.95, 0.99))
         return Quantiles(p50_ms, p95_ms, p99_ms, self.max_ms())
 

@@ -1,7 +1,7 @@
-"""Intervals: the records that entered a flow in one span of time, and what became of them.
+"""Intervals: the records that entered a flow in one span of time, and what happened to them.
 
-A constraint speaks of the records that *enter* in any ``every``. A batch may hold records of
-several such spans, so that it is shared out among them by the arrival times of its records.
+A constraint is about the records that *enter* in any ``every``. A batch may hold records from
+several such spans, so it is divided among them by the arrival times of its records.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class BatchShare:
 
     @property
     def records(self) -> int:
-        """How many records of the batch belong here."""
+        """How many records of the batch belong to the interval."""
         return self.ages_ms.count
 
     @property
     def fraction(self) -> float:
-        """The same as a part of the batch."""
+        """The same as a fraction of the batch."""
         return self.records / self.batch.records
 
     @property
@@ -58,11 +58,11 @@ class BatchShare:
 
 
 class Span(Protocol):
-    """What is known of the records of one interval, however they were run."""
+    """What is known about the records of one interval, in any backend."""
 
     @property
     def start_us(self) -> int:
-        """When it began."""
+        """When it starts."""
 
     @property
     def every_ms(self) -> float:
@@ -74,7 +74,7 @@ class Span(Protocol):
 
     @property
     def batches(self) -> int:
-        """Of how many batches."""
+        """How many batches they came from."""
 
     @property
     def rate_per_s(self) -> float:
@@ -85,7 +85,7 @@ class Span(Protocol):
         """Moments of the latency from arrival to visible result."""
 
     def latencies_ms(self) -> LogHistogram:
-        """The distribution of the same."""
+        """The distribution of that latency."""
 
     def breakdown_ms(self) -> dict[str, float]:
         """The mean latency by element."""
@@ -115,12 +115,12 @@ class Interval:
 
     @property
     def batches(self) -> int:
-        """How many batches had a share in it."""
+        """How many batches contributed to it."""
         return len(self.shares)
 
     @property
     def last_batch(self) -> BatchMeasure:
-        """The last batch that had a share in it."""
+        """The last batch that contributed to it."""
         return self.shares[-1].batch
 
     @property
@@ -150,10 +150,11 @@ class Interval:
     def value_ms(self, constraint: Constraint, path: tuple[str, ...]) -> float:
         """The statistic of a constraint, along its path as resolved on the graph.
 
-        From source to sink it is measured record by record. Where a path ends inside the flow,
-        its mean is the difference of the mean moments at which records pass the two ends. Its
-        quantile takes the rest of the way as equal for all (a path from the source), or adds what
-        each step's own quantile lies above its mean, as if a slow record were slow in every step.
+        From source to sink it is measured record by record. If a path ends inside the flow, its
+        mean is the difference of the mean times at which records pass the two ends. For its
+        quantile, the rest of the way is assumed to be equal for all records (if the path starts at
+        the source); otherwise each step adds the distance of its own quantile from its mean, as if
+        a slow record were slow in every step.
         """
         mean = self._weighted(lambda share: share.batch.path_ms(path, share.age_ms.mean))
         if constraint.quantile is None:
@@ -184,8 +185,8 @@ class Interval:
     def utilisation(self, step: str) -> dict[int, float]:
         """The busy share of each partition of a step, by the records that entered.
 
-        Above 1 the step is offered more than one task can do: it counts the work that came in,
-        not the work that was done meanwhile.
+        Above 1, the step gets more work than one task can do: this counts the work that came in,
+        not the work that was done in the meantime.
         """
         busy: dict[int, float] = {}
         for share in self.shares:
@@ -201,9 +202,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a constraint held in one of its intervals, by how much, and what is to blame.
+    """Whether a constraint held in one interval, by how much, and what is to blame if not.
 
-    ``blame`` names the element with the largest part in the latency when the bound was broken.
+    ``blame`` names the element with the largest part of the latency when the bound was broken.
     """
 
     constraint: Constraint
@@ -248,10 +249,10 @@ def _on_path(element: str, path: tuple[str, ...]) -> bool:
 class Intervals:
     """Collects batches into consecutive intervals of one length.
 
-    An interval is complete once a batch has been cut at or after its end: from then on no record
-    that entered in it can still be waiting at a source that is read in order, and to its end. Where
-    one gives a batch at most so many, or comes out with a record later for another reason, that is
-    counted in the oldest interval that is still open, never dropped: time goes on for verdicts too.
+    An interval is complete once a batch has been cut at or after its end: from then on, none of its
+    records can still be waiting at a source that is read in order and to its end. If a source
+    limits the records per batch, or delivers a record late for another reason, the record is never
+    dropped but counted in the oldest open interval, so that verdicts are not held up.
     """
 
     def __init__(self, every_ms: float, origin_us: int) -> None:
@@ -263,18 +264,18 @@ class Intervals:
         self._open: dict[int, list[BatchShare]] = {}
 
     def add(self, batch: BatchMeasure) -> tuple[Interval, ...]:
-        """Share out a batch; the intervals that it completes, oldest first."""
+        """Divide a batch among intervals; returns the intervals that it completes, oldest first."""
         if batch.records:
             for index, share in self._shares(batch):
                 self._open.setdefault(index, []).append(share)
         return self.complete(batch.planned_us)
 
     def complete(self, now_us: int) -> tuple[Interval, ...]:
-        """The intervals that ended before a moment at which no record was waiting."""
+        """The intervals that ended before ``now_us``, a time at which no record was waiting."""
         return self._close(math.floor((now_us - self._origin_us) / self._every_us))
 
     def flush(self) -> tuple[Interval, ...]:
-        """The intervals still open, when nothing more will come."""
+        """The intervals still open, at the end of a run."""
         return self._close(max(self._open, default=self._oldest - 1) + 1)
 
     def _close(self, before: int) -> tuple[Interval, ...]:

@@ -1,8 +1,8 @@
-"""What is known of a flow in real-time mode while its batch is still running.
+"""What is known about a flow in real-time mode while its batch is still running.
 
-Tasks report several times a second what passed them since their last report: a
-:class:`SinkReport` of the records at the end of the flow, or a :class:`ChainReport` of what a chain
-did. Everything is an age, the time since a record arrived, at some point of its way; what lies
+Tasks report several times a second what has passed since their last report: a
+:class:`SinkReport` covers records at the end of the flow, a :class:`ChainReport` the work of a
+chain. All times are ages, the time since a record arrived, at some point on its way; the time
 between two points is the difference of the ages there. A record counts in the interval in which it
 is seen.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tailrace.goals import Constraint
 
 SEEN_LATE_US = 1_000_000
-"""How long after its end an interval still waits for what tasks have to say about it."""
+"""How long after its end an interval still waits for reports of tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class SinkReport:
 
 @dataclass(frozen=True, slots=True)
 class ChainReport:
-    """What a chain did in one task since it last spoke.
+    """What a chain did in one task since its last report.
 
     ``read_ms`` and ``entered_ms`` are the mean ages at which records entered the open batch and
-    reached Python. The moments of the steps, ``entered_ms`` and ``left_ms`` of a ``StepMeasure``,
-    are mean ages here. ``cpu_ms`` is what the worker used for all of it.
+    reached Python. ``entered_ms`` and ``left_ms`` of each step's ``StepMeasure`` are mean ages
+    here. ``cpu_ms`` is the CPU time that the worker used for all of it.
     """
 
     chain: str
@@ -78,7 +78,7 @@ class HandOverMeasure:
 
     @classmethod
     def merged(cls, parts: Iterable[ChainReport]) -> HandOverMeasure:
-        """What several reports of a chain come to; the ages are means over their records."""
+        """Several chain_reports together; the ages are means over their records."""
         parts = list(parts)
         records = sum(part.records for part in parts)
         by_task: Counter[int] = Counter()
@@ -100,7 +100,7 @@ class HandOverMeasure:
 class LiveInterval:
     """The records that were seen in ``[start, start + every)``; it holds at least one.
 
-    ``gap_ms`` is how long nothing flowed because a batch ended and the next began.
+    ``gap_ms`` is how long nothing flowed between the end of a batch and the start of the next.
     """
 
     graph: Graph
@@ -112,9 +112,9 @@ class LiveInterval:
 
     @property
     def records(self) -> int:
-        """How many records entered: those that reached the chains behind the source.
+        """How many records entered: those that reached the first chains after the source.
 
-        Without such a chain, those that were seen at the end.
+        Without such a chain, those that were seen at the end of the flow.
         """
         firsts = {s.target for s in self.graph.streams_from(SOURCE)}
         if firsts.isdisjoint(self.graph.names):
@@ -123,7 +123,7 @@ class LiveInterval:
 
     @property
     def batches(self) -> int:
-        """How many batches had a share in it."""
+        """How many batches contributed to it."""
         return len({s.batch for s in self.sink_reports} | {s.batch for s in self.chain_reports})
 
     @property
@@ -137,7 +137,7 @@ class LiveInterval:
         return Moments.merged(report.age_ms for report in self.sink_reports)
 
     def latencies_ms(self) -> LogHistogram:
-        """The distribution of the same."""
+        """The distribution of that latency."""
         return LogHistogram.merged(report.ages_ms for report in self.sink_reports)
 
     def steps(self) -> dict[str, StepMeasure]:
@@ -164,10 +164,10 @@ class LiveInterval:
     def breakdown_ms(self) -> dict[str, float]:
         """The mean latency by element; the elements add up to the mean.
 
-        ``source_wait`` is the time until the engine had read a record, ``gap`` the part of it that
-        the end of a batch is to blame for, ``hand-over`` the open batch and the way to Python,
-        ``shuffle`` the way from one chain to the next, ``sink`` the rest. A flow whose ways part
-        and come together is told by the mean over its records at each point.
+        ``source_wait`` is the time until the engine had read a record, ``gap`` the part of it
+        caused by the end of a batch, ``hand-over`` the open batch and the way to Python,
+        ``shuffle`` the way from one chain to the next, ``sink`` the rest. If a flow forks and
+        joins, the breakdown uses the mean over the records at each point.
         """
         whole: defaultdict[str, float] = defaultdict(float)
         steps, age = self.steps(), 0.0
@@ -198,8 +198,8 @@ class LiveInterval:
     def value_ms(self, constraint: Constraint, path: tuple[str, ...]) -> float:
         """The statistic of a constraint along its path.
 
-        From source to sink it is measured record by record. Elsewhere the mean is the difference
-        of mean ages, and a quantile adds what each step's own lies above its mean.
+        From source to sink it is measured record by record. Elsewhere the mean is the difference of
+        mean ages, and for a quantile each step adds the distance of its own quantile from its mean.
         """
         steps = self.steps()
         whole = path[0] == SOURCE and is_sink(path[-1])
@@ -230,8 +230,8 @@ class LiveInterval:
 def _together(parts: list[StepMeasure]) -> StepMeasure:
     """What a step did, by several reports of its chain.
 
-    The age at which records leave is a mean over those that do: a report in which a step let
-    none through does not count.
+    The age at which records leave is a mean over those that do: a report in which a step let none
+    through does not count.
     """
     left = sum(part.left_ms * part.records_out for part in parts)
     out = sum(part.records_out for part in parts)
@@ -240,7 +240,7 @@ def _together(parts: list[StepMeasure]) -> StepMeasure:
 
 @dataclass(slots=True)
 class _Open:
-    """What is known so far of an interval."""
+    """What is known so far about an interval."""
 
     sink_reports: list[SinkReport] = field(default_factory=list)
     chain_reports: list[ChainReport] = field(default_factory=list)
@@ -248,12 +248,13 @@ class _Open:
 
 
 class LiveIntervals:
-    """Collects what tasks say into consecutive intervals of one length.
+    """Collects the reports of tasks into consecutive intervals of one length.
 
-    An interval is complete a second after its end, when every task has had its say; whatever is
-    said later counts in the oldest one that is still open. One in which nothing was seen at the
-    end is none: there is no latency to judge. What chains did in it counts in its neighbour where
-    a flow begins and where it ends, so that no record is missing that has been seen.
+    An interval is complete a second after its end, when every task has reported; later reports
+    count in the oldest interval that is still open. If nothing was seen at the end of the flow in
+    an interval, it is left out, as there is no latency to judge. At the start and at the end of a
+    run, the work of chains in such an interval counts in the neighbouring one, so that no record
+    that was seen is missing.
     """
 
     def __init__(self, graph: Graph, every_ms: float, origin_us: int) -> None:
@@ -266,7 +267,7 @@ class LiveIntervals:
         self._open: defaultdict[int, _Open] = defaultdict(_Open)
 
     def add(self, said: SinkReport | ChainReport) -> None:
-        """Take in what a task said, by the middle of the time that it spoke of."""
+        """Add a task's report, by the middle of the time that it covers."""
         place = self._open[max(self._oldest, self._place_of(said))]
         if isinstance(said, SinkReport):
             place.sink_reports.append(said)
@@ -274,7 +275,7 @@ class LiveIntervals:
             place.chain_reports.append(said)
 
     def add_gap(self, began_us: int, ended_us: int) -> None:
-        """Take in that nothing flowed for a while."""
+        """Add a period in which nothing flowed."""
         place = self._open[self._index(ended_us)]
         place.gap_ms = max(place.gap_ms, (ended_us - began_us) / 1e3)
 
@@ -283,7 +284,7 @@ class LiveIntervals:
         return self._close(self._place(now_us - SEEN_LATE_US))
 
     def flush(self) -> tuple[LiveInterval, ...]:
-        """The intervals still open, when nothing more will be said."""
+        """The intervals still open, when no more reports will come."""
         seen = max(
             (index for index, found in self._open.items() if found.sink_reports), default=None
         )

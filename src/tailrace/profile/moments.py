@@ -19,8 +19,8 @@ class Moments:
     """The first two moments of a set of values.
 
     ``m2`` is the sum of squared deviations from the mean. Kept that way, and merged by the update
-    of Chan, Golub and LeVeque (1979), the variance stays exact to floating point however large
-    the values are beside their spread, which sums of squares do not.
+    of Chan, Golub and LeVeque (1979), the variance stays exact up to floating-point precision
+    however large the values are compared with their spread; with sums of squares it would not.
     """
 
     count: float = 0.0

@@ -1,4 +1,4 @@
-"""The executors of a flow: how many are wanted, asked for, there, and ready."""
+"""The executors of a flow: how many are wanted, requested, there, and ready."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class ExecutorPool:
     """The state of an executor pool, as one value.
 
-    ``wanted`` is what the plan says and ``requested`` what the cluster was asked for; ``there`` are
-    the executors that have come, of which ``ready`` have warmed up and take tasks. Each has
-    ``cores``. A plan that says nothing of executors wants what is there.
+    ``wanted`` is the number in the plan, ``requested`` the number that the cluster was asked for,
+    ``there`` the number that have joined, and ``ready`` those of them that are warm and take tasks.
+    Each has ``cores``. A plan that does not set the number of executors wants those that are there.
     """
 
     wanted: int
@@ -22,10 +22,10 @@ class ExecutorPool:
 
     @property
     def slots(self) -> int:
-        """How many tasks run at once: at least one executor is awaited, if none is ready."""
+        """How many tasks run at once; if no executor is ready, one is expected."""
         return max(1, self.ready) * self.cores
 
     @property
     def held_slots(self) -> int:
-        """How many tasks its executors could hold, those that warm up among them."""
+        """How many tasks its executors have room for, including those that are still warming up."""
         return max(1, self.there) * self.cores

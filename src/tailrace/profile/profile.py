@@ -1,9 +1,10 @@
-"""A profile: what was measured of a flow under one plan, as far as predictions need it.
+"""A profile: what predictions need to know about a flow, measured under one plan.
 
-It says what each step takes for a record and how records spread over keys, which hold under any
-plan; and what the engine takes for a batch or for a hand-over to Python, which hold on the same
-machine. A profile is recorded by a flow, read from the progress log of any query
-(``tailrace.profile.progress``), or written by hand for a flow that does not exist yet.
+It holds the time that each step takes for a record and the distribution of records over keys, which
+are the same under any plan; and the time that the engine takes for a batch or for a hand-over to
+Python, which is the same on the same machine. A profile is recorded by a flow, read from the
+progress log of any query (``tailrace.profile.progress``), or written by hand for a flow that does
+not exist yet.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 
 EXCHANGE = "exchange"
-"""What stands on a stream whose records change partition."""
+"""The name for the operator on a stream whose records change partition."""
 
 
 class Origin(StrEnum):
-    """Where a profile comes from, which says how far to trust it."""
+    """Where a profile comes from, and so how far to trust it."""
 
     FLOW = "flow"
     PROGRESS = "progress"
@@ -39,14 +40,14 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepProfile:
-    """What a step does with a record, whichever plan it runs under.
+    """What a step does with a record, under any plan.
 
-    A record keeps it busy for ``service_ms`` in the mean, with a coefficient of variation of
-    ``cv``, and each Arrow batch that records come in for ``call_ms`` beside; ``cpu_share`` of that
-    is spent computing, the rest waiting for somebody else. ``ratio`` is how many records leave for
-    each one that enters. Where records are spread by key, ``keys`` holds the shares of the most
-    frequent ones, and ``distinct`` says how many there are in all. A ``window`` of n records holds
-    its results back until it is full.
+    A record keeps it busy for a mean of ``service_ms``, with a coefficient of variation of ``cv``;
+    each Arrow batch of records takes another ``call_ms``. ``cpu_share`` of that time is spent
+    computing, the rest waiting, for example for a service. ``ratio`` is how many records leave for
+    each one that enters. If records are partitioned by key, ``keys`` holds the shares of the most
+    frequent ones, and ``distinct`` is the number of all keys. A ``window`` of n records holds its
+    results back until it is full.
     """
 
     name: str
@@ -73,13 +74,13 @@ class StepProfile:
         if any(not 0 < share <= 1 for share in self.keys.values()) or shares > 1 + 1e-6:
             raise InputError(
                 f"The keys of step '{self.name}' have shares that sum to {shares:.3g}: give each "
-                "its share of the records, 1 at most in all."
+                "its share of the records, at most 1 in total."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The latency that was measured, for holding a model against it."""
+    """The measured latency, to compare a model with."""
 
     mean_ms: float
     p50_ms: float
@@ -93,12 +94,11 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What is known of a flow: its steps, what the engine takes, and how it ran when measured.
+    """What is known about a flow: its steps, what the engine takes, and how it ran when measured.
 
-    ``rate_per_s`` is what reached the first steps, from ``source_partitions`` partitions, and
-    ``cores`` how many tasks could run at once. ``batch`` and ``hand_over`` are None where the flow
-    was never seen in that backend; predictions for it then rest on costs measured elsewhere, and
-    say so.
+    ``rate_per_s`` is the rate into the first steps, from ``source_partitions`` partitions, and
+    ``cores`` how many tasks could run at once. ``batch`` and ``hand_over`` are None if the flow
+    never ran in that backend; predictions for it then rest on costs measured elsewhere, and say so.
     """
 
     name: str
@@ -146,7 +146,7 @@ class Profile:
 
     @property
     def backend(self) -> Backend:
-        """What it was measured in."""
+        """The backend that it was measured in."""
         return self.plan.backend
 
     @property
@@ -168,7 +168,7 @@ class Profile:
         )
 
     def step(self, name: str) -> StepProfile:
-        """The step of that name."""
+        """The step with this name."""
         found = next((step for step in self.steps if step.name == name), None)
         if found is None:
             raise InputError(

@@ -1,7 +1,7 @@
-"""What batches leave at their source, which may give each of them at most so many records.
+"""What batches leave at a source that limits the number of records per batch.
 
-A source says how many records a batch got, and not how many it holds back. The ages of those that
-it gave tell: a batch that takes all there is has no record older than the cut before it.
+A source says how many records a batch got, but not how many it holds back. The ages of the records
+show it: a batch that takes everything has no record older than the previous cut.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from tailrace.profile.batch import BatchMeasure
 
 FULL = 0.95
-"""Batches that differ by less hold as much as their source gives, within what it rounds."""
+"""Batches whose sizes differ by less than this are at the source's limit, up to rounding."""
 
 IN_A_ROW = 3
-"""So many batches of one size are no chance."""
+"""This many batches of equal size are not a coincidence."""
 
 
 class SourceLimit:
-    """Passes batches on, each with what it left behind (``left_ms``) as far as that is known.
+    """Passes batches on, each with what it left behind (``left_ms``), as far as known.
 
-    If the records of a batch had come before the last cut, most of them, then that one did not
-    take all there were, or they were late already when they reached the source. Whoever holds
-    records back gives every batch as many as it may; what comes late comes in batches as they
-    fall. So a batch that is not full shows how late records come, and that is taken off all ages
-    until a younger one comes. Where nobody says how many fill a batch, those do that several in a
-    row hold.
+    If most records of a batch arrived before the last cut, then either that batch did not take all
+    records, or they were already late when they reached the source. A source that holds records
+    back fills every batch to its limit; late records come in batches of any size. So a batch below
+    the limit shows how late records are, and that delay is subtracted from all ages until a smaller
+    one is seen. If the limit is not known, it is taken from several consecutive batches of equal
+    size.
     """
 
     def __init__(self, most_records: int | None = None) -> None:
-        """``most_records`` is what the source gives a batch at most, if that is known."""
+        """``most_records`` is the source's limit of records per batch, if known."""
         self.most_records = most_records
-        """What the source gives a batch at most: as it was told, or as was seen."""
+        """The source's limit of records per batch: as given, or as observed."""
         self._told = most_records
         self._before: BatchMeasure | None = None
         self.late_ms = 0.0
@@ -41,12 +41,12 @@ class SourceLimit:
         self._old, self._largest = 0, 0
 
     def __call__(self, batch: BatchMeasure) -> BatchMeasure:
-        """The batch with what it left behind."""
+        """The batch, with what it left behind."""
         if not batch.records:
             return batch
         before, self._before = self._before, batch
         if self.most_records is not None and batch.records * FULL > self.most_records:
-            self.most_records = self._told  # what was seen is no limit, or not any more
+            self.most_records = self._told  # the observed limit is wrong or outdated
         left_ms = 0.0 if before is None else self._left_ms(before, batch)
         if not left_ms:
             return batch
@@ -54,11 +54,12 @@ class SourceLimit:
         return replace(batch, left_ms=left_ms)
 
     def _left_ms(self, before: BatchMeasure, batch: BatchMeasure) -> float:
-        """In how long a time the records came that are left: since the last one of the batch did.
+        """The time span over which the remaining records arrived: since the last one of the batch.
 
-        Batches take records in order. At an even rate those between the middles of two batches came
-        in the time between these, and the last after the middle by what its batch has of them.
-        Where the rate has fallen since, fewer are left than came in such a time before.
+        Batches take records in order. At a constant rate, the records between the middles of two
+        batches arrived in the time between those, and the last one after the middle in proportion
+        to the size of its batch. If the rate has fallen since, fewer records are left than this
+        assumes.
         """
         came_ms = (batch.planned_us - before.planned_us) / 1e3
         waited_ms = (batch.planned_us - batch.arrived_us) / 1e3
@@ -66,7 +67,7 @@ class SourceLimit:
         self.late_ms = min(self.late_ms, older_ms)
         if waited_ms <= came_ms + self.late_ms:
             self._old, self._largest = 0, 0
-            if waited_ms > came_ms:  # late, and so were those that were taken for held back
+            if waited_ms > came_ms:  # late, as were those thought to be held back
                 self.most_records = self._told
             return 0.0
         alike = FULL * batch.records <= self._largest

@@ -1,4 +1,4 @@
-"""What hangs: a step of which nothing comes, or a batch that lasts far longer than usual."""
+"""Stalls: a step that returns nothing, or a batch that takes far longer than usual."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A step, or where no step is known to hang, a batch, that did not go on for ``seconds``.
+    """A step (or a batch, if no step is known to hang) that made no progress for ``seconds``.
 
-    ``phase`` says what was being done: ``step`` inside a step, ``computing`` or ``publishing`` a
-    batch as a whole, or what Spark says of its query. ``stack`` is where the Python code is, its
-    innermost frame last. ``over`` is whether it has gone on since.
+    ``phase`` says what it was doing: ``step`` inside a step, ``computing`` or ``publishing`` a
+    batch as a whole, or the status that Spark gives for the query. ``stack`` is the stack of the
+    Python code, innermost frame last. ``over`` is whether it has resumed since.
     """
 
     phase: str
@@ -26,12 +26,12 @@ class Stall:
 
     @property
     def place(self) -> tuple[object, ...]:
-        """What tells one stall from another."""
+        """What identifies a stall."""
         return self.phase, self.batch, self.step, self.partition, self.sink
 
     @property
     def sentence(self) -> str:
-        """What a report and a warning say of it."""
+        """The sentence about it in reports and warnings."""
         lasted = f"for {self.seconds:.0f} s{self._at()}{', then went on' if self.over else ''}"
         if self.step is not None:
             hung = "hung" if self.over else "has hung"
@@ -43,7 +43,7 @@ class Stall:
         return f"The query {was} at '{self.phase}' {lasted}."
 
     def as_json(self) -> dict[str, Any]:
-        """It as a report holds it."""
+        """It as plain data, for a report."""
         return asdict(self) | {"seconds": round(self.seconds, 1), "stack": list(self.stack)}
 
     def _at(self) -> str:

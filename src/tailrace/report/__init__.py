@@ -1,1 +1,1 @@
-"""What happened, as data, as a terminal view and as a picture."""
+"""Reports of runs, as data, on a terminal and as pictures."""

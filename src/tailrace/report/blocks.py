@@ -1,4 +1,4 @@
-"""Bars and charts of block characters, and of plain ones where the encoding has no blocks."""
+"""Bars and charts of block characters, or of ASCII if the encoding has no blocks."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _ASCII_BLOCKS, _ASCII_LINE = " ..--==##", "."
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What ``draw`` makes of whether only ASCII can be written, ``width`` columns wide."""
+    """What ``draw(ascii_only)`` returns for the console's encoding, ``width`` columns wide."""
 
     width: int
     draw: Callable[[bool], RenderableType]
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        """The one that can be written."""
+        """The version that the console can encode."""
         yield self.draw(options.ascii_only)
 
     def __rich_measure__(self, _: Console, options: ConsoleOptions) -> Measurement:
-        """As wide as it is, where there is room."""
+        """Its own width, if there is room."""
         return Measurement(min(4, self.width), min(self.width, options.max_width))
 
 
 def bar(top: float, part: float, width: int) -> Drawn:
-    """A bar from 0 to ``part``, as wide as ``width`` where that is ``top``."""
+    """A bar of length ``part``; ``top`` would fill ``width`` columns."""
 
     def draw(ascii_only: bool) -> RenderableType:
         if ascii_only:
@@ -50,7 +50,7 @@ def bar(top: float, part: float, width: int) -> Drawn:
 def chart(
     values: Sequence[float], red: Sequence[bool], top: float, height: int, bound: float | None
 ) -> Drawn:
-    """Columns of blocks from 0 to ``top``, and a dotted line where the bound lies."""
+    """Columns of blocks from 0 to ``top``, and a dotted line at the bound."""
     eighths = [round(min(value / top, 1.0) * height * 8) if top else 0 for value in values]
     marked = None if bound is None else math.ceil(bound / top * height) - 1
 

@@ -23,7 +23,7 @@ LINES = (("mean", "C0"), ("p50", "C2"), ("p95", "C1"), ("p99", "C3"))
 
 
 def draw(found: Sequence[Prediction], bound: Constraint | None, path: Path) -> None:
-    """Draw the predictions of one plan over their rates, as PNG or SVG."""
+    """Draw the predictions for one plan over their rates, as PNG or SVG."""
     written(path, lambda: _figure(found, bound))
 
 

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a run used: wall time, the slots that it held, and CPU time of all its processes.
+    """What a run used: wall time, slots held, and CPU time of all its processes.
 
-    ``core_seconds`` is slots times seconds: what the run would be charged for. ``joules`` are those
-    of the driver's machine, with whatever else ran there; None where it does not show them.
+    ``core_seconds`` is slots times seconds: what the run would be charged for. ``joules`` is the
+    energy of the whole driver machine, including anything else that ran there; None if the machine
+    does not measure it.
     """
 
     elapsed_s: float
@@ -58,9 +59,9 @@ class LatencySummary:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """What happened in a run: ``data`` for machines, whose keys are stable, and views of it.
+    """What happened in a run: ``data`` for programs, with stable keys, and views of it.
 
-    ``profile`` is what predictions need of it, None if the run was too short for one.
+    ``profile`` is what predictions need; None if the run was too short for one.
     """
 
     data: dict[str, Any] = field(default_factory=dict)
@@ -79,12 +80,12 @@ class Report:
 
     @property
     def constraints(self) -> list[dict[str, Any]]:
-        """What had to be kept, each with how often it was judged and how often it held."""
+        """The constraints, each with how often it was judged and how often it held."""
         return list(self.data["constraints"])
 
     @property
     def fulfilled_share(self) -> float:
-        """The share of verdicts after the warm-up that found their bound kept; nan if none."""
+        """The share of verdicts after the warm-up whose bound was kept; nan if there are none."""
         share = self.data["fulfilled_share"]
         return math.nan if share is None else float(share)
 
@@ -103,12 +104,12 @@ class Report:
 
     @property
     def decisions(self) -> list[dict[str, Any]]:
-        """What was decided, when and why, with what it should bring and what it brought."""
+        """What was decided, when and why, with the predicted and the actual effect."""
         return list(self.data["decisions"])
 
     @property
     def impossible(self) -> list[dict[str, Any]]:
-        """The constraints that no plan within reach keeps, each with reason and remedy."""
+        """The constraints that no available plan can keep, each with reason and remedy."""
         return list(self.data["impossible"])
 
     @property
@@ -118,24 +119,24 @@ class Report:
 
     @property
     def failure(self) -> str | None:
-        """What the flow failed with; None if it ended as it should."""
+        """The error that the flow failed with; None if it ended normally."""
         failure: str | None = self.data["failure"]
         return failure
 
     def show(self) -> None:
         """Print the summary for people."""
-        from rich.console import Console  # noqa: PLC0415 - machines need no terminal
+        from rich.console import Console  # noqa: PLC0415 - programs need no terminal
 
         from tailrace.report.terminal import summary  # noqa: PLC0415
 
         Console().print(summary(self))
 
     def to_pandas(self) -> DataFrame:
-        """The intervals as a frame: a row each by the time it began, nested keys with dots.
+        """The intervals as a frame, indexed by start time; nested keys are joined with dots.
 
-        Verdicts, of which an interval may have several, are left to ``intervals``.
+        Verdicts are left out, as an interval may have several; see ``intervals``.
         """
-        import pandas as pd  # noqa: PLC0415 - takes its time
+        import pandas as pd  # noqa: PLC0415 - slow to import
 
         rows = [{k: v for k, v in row.items() if k != "verdicts"} for row in self.intervals]
         frame = pd.json_normalize(rows)
@@ -156,20 +157,20 @@ class Report:
 
     def _repr_html_(self) -> str:
         """The summary for a notebook."""
-        from tailrace.report.terminal import html  # noqa: PLC0415 - machines need no terminal
+        from tailrace.report.terminal import html  # noqa: PLC0415 - programs need no terminal
 
         return html(self)
 
     def beside(self, baseline: Report) -> Report:
-        """The same report with that of another run, for comparison, in it."""
+        """This report, with that of another run added for comparison."""
         return replace(self, data={**self.data, "baseline": baseline.data})
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON; a reader sees all of it, or the file that was there.
+        """Write it as JSON; a reader sees either all of it or the previous file.
 
         Raises:
-            InputError: If its place does not admit it.
-            EnvironmentUnfit: If there is no room for it.
+            InputError: If it cannot be written to this place.
+            EnvironmentUnfit: If there is no space left.
         """
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +191,7 @@ def report_of(
     failure: Exception | None = None,
     stalls: tuple[Stall, ...] = (),
 ) -> Report:
-    """Put together the report of a run from its log, also of one that a failure ended.
+    """Put together the report of a run from its log, even if the run failed.
 
     Verdicts on intervals that began during the warm-up are shown, but not counted.
     """
@@ -247,7 +248,7 @@ def report_of(
 
 
 def _scaling(history: list[IntervalRecord], scaling: ScalingRecord | None) -> dict[str, Any] | None:
-    """How the number of executors was kept, where it was decided here."""
+    """How the number of executors was controlled, if Tailrace controlled it."""
     if scaling is None or not history:
         return None
     cores = scaling.cores

@@ -1,8 +1,8 @@
-"""The ledger: predictions that were made, and what became of them, one JSON line each.
+"""The ledger: past predictions and how they turned out, one JSON line each.
 
-A prediction is scored when a profile of the same flow under the same plan, at about the same rate,
-has been measured; those that a run makes for its own decisions are scored by the run. The scores
-make the intervals of confidence of the predictions to come.
+A prediction is scored once a profile of the same flow has been measured under the same plan, at
+about the same rate; those that a run makes for its own decisions are scored by the run. The
+confidence intervals of future predictions are computed from the scores.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from tailrace.profile.profile import Profile
 
 SAME_RATE = 0.1
-"""A prediction speaks of rates that differ by less than this share from its own."""
+"""A prediction applies to rates that differ by less than this share from its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A prediction as it was written down, and the mean that was measured later, if it was."""
+    """A recorded prediction, and the mean that was measured later, if any."""
 
     flow: str
     at_us: int
@@ -43,7 +43,7 @@ class Entry:
     measured_ms: float | None = None
 
     def score(self) -> Score | None:
-        """How right it was; None while nobody knows."""
+        """How accurate it was; None if not measured yet."""
         if self.measured_ms is None:
             return None
         return Score(Backend(self.plan["backend"]), self.known, self.predicted_ms, self.measured_ms)
@@ -56,19 +56,19 @@ class Ledger:
     path: Path
 
     def entries(self) -> list[Entry]:
-        """Everything written so far, oldest first."""
+        """All entries so far, oldest first."""
         if not is_there(self.path):
             return []
         text = read_text(self.path, "log", "predict with --log")
         return [_entry(line, f"Line {at} of {self.path}") for at, line in _lines(text)]
 
     def accuracy(self) -> Accuracy:
-        """The scores of what has come true or not."""
+        """The scores of all predictions that have been measured."""
         scores = (entry.score() for entry in self.entries())
         return Accuracy(tuple(score for score in scores if score is not None))
 
     def add(self, flow: str, prediction: Prediction, at_us: int) -> None:
-        """Write a prediction down, unless it has no latency to score, as where nothing works."""
+        """Record a prediction, unless it has no latency to score, as for an impossible plan."""
         if not (prediction.works and LEAST_MS <= prediction.mean_ms <= MOST_MS):
             return
         entry = Entry(
@@ -82,16 +82,17 @@ class Ledger:
         self._append([entry])
 
     def add_run(self, run: Mapping[str, Any]) -> int:
-        """Write down what a run predicted of its own decisions, and what came of them; how many.
+        """Record the predicted and measured effects of a run's decisions; returns their number.
 
-        ``run`` is the data of its report. The rate is that of the interval that realised it.
+        ``run`` is the data of its report. The rate is that of the interval in which the effect was
+        measured.
         """
         entries = list(_decided(run))
         self._append(entries)
         return len(entries)
 
     def _append(self, entries: Sequence[Entry]) -> None:
-        """Write entries at the end of the file, in lines of their own."""
+        """Append entries to the file, each on its own line."""
         try:
             with self.path.open("ab+") as file:
                 if file.tell():
@@ -99,11 +100,11 @@ class Ledger:
                     whole = file.read(1) == b"\n"
                     file.write(b"" if whole else b"\n")
                 file.writelines(_line(entry).encode() for entry in entries)
-        except (OSError, ValueError) as error:  # a path may hold what no path can
+        except (OSError, ValueError) as error:  # such as a null character in the path
             raise self._unwritable(error) from None
 
     def settle(self, profile: Profile) -> list[Entry]:
-        """Score the predictions that a measured profile decides; those that it did."""
+        """Score the predictions that a measured profile settles, and return them."""
         if profile.latency is None or not _latency(profile.latency.mean_ms):
             raise InputError(
                 f"Profile '{profile.name}' has no measured latency to score by: record it by a "
@@ -133,19 +134,19 @@ def _line(entry: Entry) -> str:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that hold something, with their numbers; only a line feed ends one."""
+    """The lines that are not empty, with their numbers; only a line feed ends a line."""
     return ((at, line) for at, line in enumerate(text.split("\n"), start=1) if line.strip())
 
 
 def _entry(line: str, where: str) -> Entry:
-    """The prediction of a line, whose every field is of its kind and in its range."""
+    """The prediction on a line, after checking the type and range of every field."""
     data = parse_json(line, where)
     found = data if isinstance(data, dict) else {}
     unfit = (name for name, fits in _FIELDS.items() if not fits(found.get(name)))
     unknown = (name for name in found if name not in _FIELDS)
     for name in (*unfit, *unknown):
         raise InputError(
-            f"{where} is no prediction, by its {shown(name)}: take it out, or name the file that "
+            f"{where} is not a prediction, by its {shown(name)}: remove it, or name the file that "
             "'tailrace predict --log' wrote."
         )
     return Entry(**found)
@@ -156,7 +157,7 @@ def _amount(value: object) -> bool:
 
 
 def _latency(value: object) -> bool:
-    """A latency that says something: one that is next to nothing would be off without end."""
+    """A usable latency: relative errors of one close to zero would be unbounded."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return LEAST_MS <= value <= MOST_MS
@@ -175,11 +176,11 @@ _FIELDS: Final[Mapping[str, Callable[[object], bool]]] = {
     "predicted_ms": _latency,
     "measured_ms": lambda value: value is None or _latency(value),
 }
-"""What each field of a prediction must be; the last may be left out."""
+"""The check for each field of a prediction; the last field may be missing."""
 
 
 def _decided(run: Mapping[str, Any]) -> Iterator[Entry]:
-    """The decisions of a run that were applied, predicted and realised."""
+    """The decisions of a run that were applied, with a predicted and a measured effect."""
     for made in run["decisions"]:
         predicted_ms, realised_ms, at_us = made["predicted_ms"], made["realised_ms"], made["at_us"]
         after = next((i for i in run["intervals"] if i["start_us"] >= at_us), None)

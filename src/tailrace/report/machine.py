@@ -1,4 +1,4 @@
-"""The machine that a result was measured on, so that it can be read later."""
+"""A description of the machine that a result was measured on."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# The palette of Okabe and Ito, which the colour-blind can tell apart.
+# The palette of Okabe and Ito, which colour-blind people can tell apart.
 _ORANGE, _SKY, _GREEN, _YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 _BLUE, _RED, _PURPLE, _BLACK, _GREY = "#0072B2", "#D55E00", "#CC79A7", "#000000", "#999999"
 
@@ -44,23 +44,23 @@ _MOST_STEPS = 6
 _OTHER_STEPS = "other_steps"
 _TITLE_WIDTH = 100
 _LOG_ABOVE = 12.0
-"""The latency goes on a log scale when its largest value is that many times the usual one."""
+"""The latency gets a log scale if its largest value is this many times the usual one."""
 
 
 def draw(report: Report, path: Path, baseline: Report | None = None) -> Path:
-    """Draw a report, as PNG or SVG by the suffix of the path; the same report, the same bytes.
+    """Draw a report, as PNG or SVG by the suffix of the path; the same report gives the same bytes.
 
-    With a baseline, its mean latency is drawn too, from its own start.
+    With a baseline, its mean latency is drawn too, aligned at the start.
 
     Raises:
-        InputError: If the suffix is another one, or the file cannot be written.
+        InputError: If the suffix is not .png or .svg, or the file cannot be written.
     """
     return written(path, lambda: _figure(report, baseline))
 
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """The intervals of a report on an even grid; nan where no record came."""
+    """The intervals of a report on an even grid; nan where there were no records."""
 
     every_s: float
     rows: tuple[dict[str, Any] | None, ...]
@@ -82,7 +82,7 @@ class _Series:
 
     @property
     def edges_s(self) -> Floats:
-        """Where intervals begin, and the last one ends."""
+        """The start of each interval, and the end of the last."""
         return np.arange(len(self.rows) + 1, dtype=np.float64) * self.every_s
 
     @property
@@ -115,7 +115,7 @@ class _Series:
         )
 
     def verdicts(self, constraint: str) -> Floats:
-        """What a constraint measured, the worst where it was judged more than once."""
+        """What a constraint measured; the worst value if it was judged more than once."""
         found = [
             [v["value_ms"] for v in row["verdicts"] if v["constraint"] == constraint] if row else []
             for row in self.rows
@@ -297,7 +297,7 @@ def _draw_rate(panel: Axes, series: _Series) -> None:
 
 
 def _draw_interval(panel: Axes, report: Report, series: _Series) -> None:
-    """The interval of the plan as it changed, and a tick for whatever else changed with it."""
+    """Draw the plan's interval over time, and a tick for every other change of the plan."""
     decisions = [decision for decision in report.data["decisions"] if decision["applied"]]
     first = series.rows[0]["plan"] if series.rows[0] else {}
     before = decisions[0]["before"] if decisions else first
@@ -321,7 +321,7 @@ def _draw_interval(panel: Axes, report: Report, series: _Series) -> None:
 
 
 def _draw_executors(panel: Axes, series: _Series) -> None:
-    """How many there were, over the fewest that would have kept every bound."""
+    """Draw the number of executors, over the fewest that would have kept every bound."""
     for key, colour, width, name in (
         ("needed", "#BBBBBB", 4.0, "fewest needed"),
         ("executors", _BLUE, 1.6, "executors"),
@@ -334,7 +334,7 @@ def _draw_executors(panel: Axes, series: _Series) -> None:
 
 
 def _change(decision: dict[str, Any]) -> str:
-    """What a decision did to the plan, in a word."""
+    """The change that a decision made to the plan, in a word."""
     before, after = len(decision["before"]["chains"]), len(decision["after"]["chains"])
     if before == after:
         return str(decision["policy"])
@@ -342,7 +342,7 @@ def _change(decision: dict[str, Any]) -> str:
 
 
 def _mark(panel: Axes, changes: dict[float, str], end_s: float) -> None:
-    """A tick for every change, and a word below it where one of two lines has room for it."""
+    """Draw a tick for every change, with a word below it if one of two rows has room for it."""
     free_s = [-math.inf, -math.inf]
     for time_s, said in changes.items():
         if time_s > end_s:
@@ -361,7 +361,7 @@ def _mark(panel: Axes, changes: dict[float, str], end_s: float) -> None:
             fontsize=7,
             color=_RED,
         )
-        word.set_in_layout(False)  # near the end it may reach into the margin
+        word.set_in_layout(False)  # near the end it may extend into the margin
         free_s[line] = time_s + 0.0085 * end_s * (len(said) + 2)
 
 
@@ -385,7 +385,7 @@ def _draw_breakdown(panel: Axes, series: _Series) -> None:
 
 
 def _parts(series: _Series) -> dict[str, Floats]:
-    """The elements in the order in which records meet them; the least of many steps as one."""
+    """The elements in the order in which records meet them; the smallest of many steps as one."""
     names = dict.fromkeys(name for row in series.rows if row for name in row["breakdown_ms"])
     parts = {name: series.part(name) for name in names}
     steps = sorted(

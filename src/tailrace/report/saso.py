@@ -1,8 +1,8 @@
-"""How good a run of a scaler was: stability, accuracy, settling time and overshoot (SASO).
+"""The quality of a scaler's run: stability, accuracy, settling time and overshoot (SASO).
 
-The four properties of De Matteis 2016 (sections 5.4 and 7.2.3), with what the run cost. A run is a
-sequence of control steps, simulated or measured on Spark; any first part of it can be summed up
-too, so that the figures are there while it goes on.
+The four properties of De Matteis 2016 (sections 5.4 and 7.2.3), with the cost of the run. A run is
+a sequence of control steps, simulated or measured on Spark; any beginning of it can be summarised
+too, so that the figures are available during the run.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from tailrace.control import IntervalRecord
 
 CHANGE = 0.1
-"""The load has changed when the rate differs by more than this share from where it was."""
+"""The load counts as changed if the rate differs by more than this share from the last level."""
 
 
 class Sized(Protocol):
-    """One control step of an elastic run, from wherever it comes."""
+    """One control step of an elastic run, simulated or measured."""
 
     @property
     def at_us(self) -> int:
@@ -39,7 +39,7 @@ class Sized(Protocol):
 
     @property
     def size(self) -> int:
-        """How many units worked at its end."""
+        """How many units were working at its end."""
 
     @property
     def held(self) -> int:
@@ -47,7 +47,7 @@ class Sized(Protocol):
 
     @property
     def rate_per_s(self) -> float:
-        """The records that came."""
+        """The arrival rate of records."""
 
     @property
     def latency_ms(self) -> float | None:
@@ -59,14 +59,14 @@ class Sized(Protocol):
 
     @property
     def least_size(self) -> int | None:
-        """The fewest units that would have kept the bound; None where that is not known."""
+        """The fewest units that would have kept the bound; None if that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizedStep:
-    """A control step as data, for runs that are no rehearsals.
+    """A control step as data, for runs other than rehearsals.
 
-    ``starting`` are units that are paid for and do not work yet.
+    ``starting`` units are paid for but not working yet.
     """
 
     at_us: int
@@ -92,12 +92,11 @@ class Saso:
     * Accuracy: ``violations``, the steps that missed their goal.
     * Settling time: ``settling_s``, from a change of the load to the last move before the next
       change, the mean over changes that were followed by a move; and ``amplitude``, the mean
-      number of units by which a reconfiguration moved, which is how the thesis measures it (the
-      larger, the sooner it is there). Both are 0 without any.
+      number of units changed by a reconfiguration, which is how the thesis measures settling (the
+      larger, the sooner it has settled). Both are 0 if there were no moves.
     * Overshoot: units above the fewest that would have kept the bound, as mean and as maximum,
-      over the steps where that is known; None without any. ``mean_size`` is the measure of the
-      thesis.
-    * Cost: ``core_seconds``, with what was still starting.
+      over the steps where that is known; None if it never is. The thesis uses ``mean_size``.
+    * Cost: ``core_seconds``, including units that were still starting.
     """
 
     steps: int
@@ -131,9 +130,9 @@ class Saso:
 
 
 def saso(steps: Sequence[Sized], *, cores: int = 1, change: float = CHANGE) -> Saso:
-    """Sum up a run, or the part of it that is over; a unit has so many ``cores``."""
+    """Summarise a run, or its finished part; each unit has ``cores`` cores."""
     if not steps:
-        raise InputError("There is no control step to sum up: wait until the first one is over.")
+        raise InputError("There is no control step to summarise: wait until the first one is over.")
     moves = [abs(after.size - before.size) for before, after in pairwise(steps)]
     moves = [move for move in moves if move]
     over = [max(0, s.size - s.least_size) for s in steps if s.least_size is not None]
@@ -152,10 +151,10 @@ def saso(steps: Sequence[Sized], *, cores: int = 1, change: float = CHANGE) -> S
 
 
 def _settling_s(steps: Sequence[Sized], change: float) -> list[float]:
-    """For each change of the load that moves follow, the time to the last of them.
+    """For each change of the load that is followed by moves, the time to the last of them.
 
-    A change lies at the start of the first step with a rate that is off by more than that share
-    from the rate of the last change, or of the first step.
+    A change happens at the start of the first step whose rate differs by more than ``change`` from
+    the rate of the last change, or of the first step.
     """
     settled: list[float] = []
     rate, changed_us, last_us = steps[0].rate_per_s, None, None
@@ -172,7 +171,7 @@ def _settling_s(steps: Sequence[Sized], change: float) -> list[float]:
 
 
 def sized_steps(history: Sequence[IntervalRecord], cores: int = 1) -> list[SizedStep]:
-    """The intervals of a run as control steps, executors of so many cores being its units."""
+    """The intervals of a run as control steps; units are executors with ``cores`` cores each."""
     return [
         SizedStep(
             at_us=record.start_us + round(record.every_ms * 1e3),

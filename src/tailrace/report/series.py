@@ -1,4 +1,4 @@
-"""Rates over time, as a file holds them."""
+"""Reads rates over time from a CSV file."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 TIME, RATE = "time", "rate"
 
 MOST_ROWS = 1_000_000
-"""Nearly two years of rates by the minute."""
+"""Nearly two years of rates, one per minute."""
 
 EARLIEST_S, LATEST_S = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (10, 5000))
-"""Times that have a date, with room for a forecast."""
+"""The range of times that have a date, with room for a forecast."""
 
 LEAST_PER_S = 1e-9
-"""A rate below this, of a record in thirty years, is none."""
+"""A rate below this, one record in thirty years, counts as zero."""
 
 
 def read_series(path: Path) -> Series:
     """Read a CSV file with the columns ``time`` (ISO 8601, or seconds since 1970) and ``rate``.
 
-    Rows stand at equal steps; where some are missing there is a gap, and an empty rate is one too.
+    Rows are at equal time steps; missing rows and empty rates are gaps.
     """
     rates, step_s, first_s = _read(path)
     return Series(tuple(rates), step_s * 1e3, round(first_s * 1e6))
@@ -60,13 +60,13 @@ def _read(path: Path) -> tuple[list[float], float, float]:
     steps = [later - earlier for (earlier, _), (later, _) in pairwise(points)]
     step_s = min(steps, default=0.0)
     if step_s <= 0:
-        raise InputError(f"The times in {path} do not rise: sort its rows, and leave out doubles.")
+        raise InputError(f"The times in {path} do not rise: sort its rows, and remove duplicates.")
     first = points[0][0]
     count = (points[-1][0] - first) / step_s + 1
     if count > MOST_ROWS:
         raise InputError(
-            f"The times in {path} span {count:,.0f} steps of {step_s:g} s, of which {MOST_ROWS:,} "
-            "are read: resample them in longer steps, or give the newest."
+            f"The times in {path} span {count:,.0f} steps of {step_s:g} s, and at most "
+            f"{MOST_ROWS:,} are read: resample them in longer steps, or give the newest."
         )
     rates = [math.nan] * round(count)
     for at, rate in points:
@@ -84,7 +84,7 @@ def _or_before(before: float, rate: float) -> float:
 
 
 def _rows(path: Path) -> list[dict[str, str | None]]:
-    """The rows of the file, each with what it has in the columns of the first line."""
+    """The rows of the file, each with its values by column name."""
     text = read_text(path, "file of rates", "name a CSV file")
     try:
         rows = list(islice(csv.DictReader(io.StringIO(text, newline="")), MOST_ROWS + 1))
@@ -110,7 +110,7 @@ def _point(path: Path, number: int, row: dict[str, str | None]) -> tuple[float, 
     if not EARLIEST_S <= at <= LATEST_S or rate > MOST_RATE_PER_S:
         raise InputError(
             f"Line {number} of {path} has a time outside of the years 10 to 5000, or a rate above "
-            f"{MOST_RATE_PER_S:g} /s: see that times are in seconds and rates in records a second."
+            f"{MOST_RATE_PER_S:g} /s: give times in seconds and rates in records per second."
         )
     return at, 0.0 if rate < LEAST_PER_S else rate
 

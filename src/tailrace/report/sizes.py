@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _SIZE, _LATENCY, _LEAST, _MISSED = "#0072B2", "#555555", "#BBBBBB", "#D55E00"
-"""Of Okabe and Ito's colours, which the colour-blind can tell apart."""
+"""From the palette of Okabe and Ito, which colour-blind people can tell apart."""
 
 _TOP = 3.0
-"""Latencies are drawn up to so many times the bound."""
+"""Latencies are drawn up to this many times the bound."""
 
 
 def plot(path: Path, named_runs: Mapping[str, Sequence[Sized]], bound_ms: float) -> Path:
     """Draw runs under the same load: its rate, the size of each, and latencies with their bound.
 
-    Each run has a row of its own, its size beside its latency. As PNG or SVG, by the suffix of the
-    path. A latency above three times the bound leaves the picture; a cross marks every step that
+    Each run has its own row, with its size beside its latency. Written as PNG or SVG, by the suffix
+    of the path. Latencies above three times the bound are cut off; a cross marks every step that
     missed its goal.
 
     Raises:
-        InputError: If the suffix is another one, there is no step, or the file cannot be written.
+        InputError: If the suffix is unknown, there is no step, or the file cannot be written.
     """
     if not named_runs or not all(named_runs.values()):
         raise InputError("There is no control step to draw: give at least one run with steps.")
@@ -100,11 +100,11 @@ def _draw_latencies(panel: Axes, steps: Sequence[Sized], bound_ms: float) -> Non
 
 
 def _edges_s(steps: Sequence[Sized]) -> Floats:
-    """Where steps begin, and the last one ends, from the start of the first."""
+    """The start of each step, and the end of the last, relative to the start of the first."""
     begun_us = steps[0].at_us - steps[0].step_ms * 1e3
     return np.array([0.0, *((step.at_us - begun_us) / 1e6 for step in steps)])
 
 
 def _latencies(steps: Sequence[Sized]) -> Floats:
-    """The latency of each step; not a number where no record was finished."""
+    """The latency of each step; NaN if no record was finished."""
     return np.array([np.nan if s.latency_ms is None else s.latency_ms for s in steps])

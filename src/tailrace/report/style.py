@@ -1,4 +1,4 @@
-"""How pictures look, and how they are written: the same data, the same bytes."""
+"""The style of pictures, and how they are written: the same data gives the same bytes."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def written(path: Path, figure: Callable[[], Figure]) -> Path:
     """Draw a figure in our style and write it, as PNG or SVG by the suffix of the path.
 
     Raises:
-        InputError: If the suffix is another one, or the place does not admit the file.
-        EnvironmentUnfit: If there is no room for it.
+        InputError: If the suffix is another one, or the file cannot be written to this place.
+        EnvironmentUnfit: If there is no space left.
     """
     suffix = path.suffix.lower()
     if suffix not in _METADATA:

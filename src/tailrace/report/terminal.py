@@ -1,4 +1,4 @@
-"""The report on a terminal: a summary at the end of a run, and a view of one that is running."""
+"""The report on a terminal: a summary at the end of a run, and a live view during it."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ DECISIONS = 3
 """How many of the latest decisions are shown."""
 
 ROWS = 9
-"""Elements and steps that are listed; of more, the largest and the busiest."""
+"""How many elements and steps are listed: the largest and the busiest."""
 
 PROMISES = 3
 """Constraints that the live view has room for."""
 
 PAIRED = 14
-"""Columns of a bar where elements stand in pairs."""
+"""Columns of a bar where elements are shown in pairs."""
 
 SPAN = 40
-"""The latest intervals that the live view charts."""
+"""How many of the latest intervals the live view charts."""
 
 WIDTH = 100
 """Columns of the summary in a notebook."""
@@ -54,7 +54,7 @@ _STEP = "step:"
 
 
 def label(element: str) -> str:
-    """The name of an element of the latency as people read it."""
+    """The display name of an element of the latency."""
     return element.removeprefix(_STEP) if element.startswith(_STEP) else element.replace("_", " ")
 
 
@@ -64,9 +64,9 @@ def seconds(report: Report, at_us: int) -> float:
 
 
 def summary(report: Report, baseline: Report | None = None) -> RenderableType:
-    """What to read at the end of a run; with a baseline, the numbers of plain Spark beside it.
+    """The summary at the end of a run; with a baseline, the numbers of plain Spark beside it.
 
-    Means are over the records that entered after the warm-up, as for the verdicts.
+    Means are over the records that entered after the warm-up, like the verdicts.
     """
     data = report.data
     measured = [interval for interval in report.intervals if not interval["warm_up"]]
@@ -86,21 +86,21 @@ def summary(report: Report, baseline: Report | None = None) -> RenderableType:
 
 
 def html(report: Report) -> str:
-    """The summary as HTML of its own, for a notebook; whatever names hold, they are text in it."""
+    """The summary as self-contained HTML for a notebook; names are escaped."""
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True)
     console.print(summary(report))
     return console.export_html(code_format=_HTML, inline_styles=True)
 
 
 class LiveView:
-    """One calm screen about a run that goes on, drawn anew from its report whenever asked."""
+    """A screen about the current run, redrawn from its report each time it is rendered."""
 
     def __init__(self, read: Callable[[], Report]) -> None:
         """``read`` returns the report of the run so far."""
         self._read = read
 
     def __rich__(self) -> RenderableType:
-        """The screen as of now; it fits 80 columns and 24 lines."""
+        """The current screen, which fits into 80 columns and 24 lines."""
         report = self._read()
         latest = report.intervals[-SPAN:]
         impossible = report.data["impossible"]
@@ -123,7 +123,7 @@ def _header(data: Data) -> Text:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """A plain table: its title heads the first column, the numbers stand to the right."""
+    """A plain table: its title heads the first column, and numbers are right-aligned."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(title, header_style="bold")
     for column in columns:
@@ -166,7 +166,7 @@ def _impossible(impossible: Data) -> Panel:
 
 
 def _numbers(report: Report, baseline: Report | None) -> Table:
-    """Latency and usage, one number a line, with those of plain Spark beside them."""
+    """Latency and usage, one number per line, with those of plain Spark beside them."""
     rows: list[Row] = [
         ("latency, mean", lambda r: _latency(r, "mean_ms")),
         *((key, lambda r, key=key: _latency(r, f"{key}_ms")) for key in ("p50", "p95", "p99")),
@@ -201,7 +201,7 @@ def _mean_breakdown(intervals: Iterable[Data]) -> dict[str, float]:
 
 
 def _largest(parts: Mapping[str, float]) -> dict[str, float]:
-    """The elements in the order in which records meet them, the least of many as one."""
+    """The elements in the order in which records meet them; the smallest of many as one."""
     least = set(sorted(parts, key=parts.__getitem__, reverse=True)[ROWS:])
     shown = {label(name): part for name, part in parts.items() if name not in least}
     return shown | ({"others": sum(parts[name] for name in least)} if least else {})
@@ -221,7 +221,7 @@ def _breakdown(parts: Mapping[str, float], width: int) -> RenderableType:
 
 
 def _steps(intervals: Sequence[Data]) -> Table:
-    """The busiest steps. Ratios, since a batch counts whole in each interval that it touches."""
+    """The busiest steps. As ratios, since a batch counts fully in each interval that it touches."""
     table = _table("steps", "service time", "busy", "at most", "out per record in", "errors")
     names = dict.fromkeys(name for interval in intervals for name in interval["steps"])
     did = {n: [i["steps"][n] for i in intervals if n in i["steps"]] for n in names}
@@ -249,7 +249,7 @@ def _weighted(items: Sequence[Data], key: str, weights: Sequence[int]) -> float:
 
 
 def _decisions(report: Report, count: int, *, full: bool) -> RenderableType:
-    """The latest decisions; a reason that is not shown in full has two lines at 80 columns."""
+    """The latest decisions; a shortened reason takes two lines at 80 columns."""
     decisions = report.data["decisions"]
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True, style="dim")
@@ -270,7 +270,7 @@ def _decisions(report: Report, count: int, *, full: bool) -> RenderableType:
 
 
 def _outcome(decision: Data) -> str:
-    """What the decision should bring and what it brought, as far as both are known."""
+    """The predicted and the actual effect of a decision, as far as they are known."""
     known = {
         "predicted": decision["predicted_ms"],
         "realised": decision["realised_ms"],
@@ -280,7 +280,7 @@ def _outcome(decision: Data) -> str:
 
 
 def _executors(scaling: Data | None) -> str:
-    """How many executors there were, how steadily, and how many more than needed."""
+    """How many executors there were, how often that changed, and how many were not needed."""
     if scaling is None:
         return ""
     moves = scaling["reconfigurations"]
@@ -312,7 +312,7 @@ def _cost(data: Data) -> Text:
 
 
 def _promises(report: Report) -> RenderableType:
-    """Each constraint with its latest value against its bound."""
+    """Each constraint, with its latest value against its bound."""
     constraints = report.data["constraints"]
     if not constraints:
         return Text("No constraint is set.", style="dim")
@@ -347,7 +347,7 @@ def _warning(impossible: Data) -> Text:
 
 
 def _values(intervals: Sequence[Data], constraint: str) -> list[float]:
-    """What a constraint measured in each interval, the worst if it was judged more than once."""
+    """What a constraint measured in each interval; the worst if it was judged more than once."""
     return [
         max(
             (v["value_ms"] for v in interval["verdicts"] if v["constraint"] == constraint),
@@ -389,7 +389,7 @@ def _charts(report: Report, latest: Sequence[Data]) -> RenderableType:
 
 
 def _size(interval: Data) -> str:
-    """How many executors there are, and how many are on their way or would do."""
+    """How many executors there are, and how many are requested or would be enough."""
     size, wanted, needed = interval["executors"], interval["plan"]["executors"], interval["needed"]
     if wanted not in {None, size}:
         return f"{size}, {wanted} wanted"
@@ -405,13 +405,13 @@ def _followed(scaling: Data) -> tuple[Text, Text]:
 
 
 def _latency_chart(means: Sequence[float], broken: Sequence[bool], bound: float | None) -> Drawn:
-    """Three lines high; what exceeds twice the bound fills them, so that the bound stays seen."""
+    """Three lines high; values above twice the bound fill them, so that the bound stays visible."""
     top = max(means) if bound is None else min(max(*means, 1.2 * bound), 2 * bound)
     return chart(means, broken, top, 3, bound)
 
 
 def _elements_in_pairs(parts: Mapping[str, float]) -> RenderableType:
-    """The latest breakdown, two elements a line."""
+    """The latest breakdown, two elements per line."""
     shown = _largest(parts)
     top = max(shown.values()) or 1.0
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)

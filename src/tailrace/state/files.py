@@ -1,15 +1,15 @@
-"""The files of a state directory: how one is written, recognised and read.
+"""The files of a state directory: how they are written, recognised and read.
 
-A file is a header, a body and a footer. The header says what the file is and on which file it
-builds, and ends with a checksum of itself and of the name of the directory, which is the number of
-the partition: so it can be trusted before the rest is read, and a partition cannot pass for
+A file is a header, a body and a footer. The header says what the file is and which file it builds
+on, and ends with a checksum of itself and of the directory's name, which is the number of the
+partition. So it can be trusted before the rest is read, and one partition cannot be mistaken for
 another. The body holds the records, packed one after the other; the footer holds the number of
-records and a checksum of every byte before it. The last record must end where the footer begins.
-A file is written under a temporary name, flushed to the disk and renamed, so that its name never
-stands for half of it.
+records and a checksum of every byte before it. The last record must end where the footer begins. A
+file is written under a temporary name, flushed to disk and renamed, so that the final name never
+refers to half a file.
 
 Format 1 had no checksum in the header, and the one in the footer left out the number of records.
-Such files are still read: a number that is wrong does not fit the body.
+Such files are still read: a wrong number does not match the body.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 NO_FILE = "0" * 16
-"""The nonce of what the first file builds on."""
+"""The parent nonce of the first file, which builds on nothing."""
 
 _MAGIC = b"tailrace state\n"
 _HEADER = struct.Struct(">15sB?q16s16s")
@@ -49,7 +49,7 @@ _CLAIM = re.compile(r"([0-9]+) ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{8})\n")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One file: the state as of ``version``, whole or as what changed since its parent.
+    """One file: the state as of ``version``, complete or as the changes since its parent.
 
     ``nonce`` is random and names the attempt that wrote the file. It is part of the file's name,
     so attempts at one batch never touch each other's files. ``parent`` is the nonce of the file
@@ -69,7 +69,7 @@ class Link:
 
 
 class Name(NamedTuple):
-    """What the name of a file in a state directory says."""
+    """What a file name in a state directory says."""
 
     text: str
     version: int
@@ -79,7 +79,7 @@ class Name(NamedTuple):
 
 
 def names_in(directory: Path) -> list[Name]:
-    """The files of a state directory; what has another kind of name is none of ours."""
+    """The files of a state directory; those with other kinds of names are not ours."""
     with os.scandir(directory) as entries:
         found = [_NAME.fullmatch(entry.name) for entry in entries]
     return [Name(m[0], int(m[1]), m[2], m[3], m[4] is not None) for m in found if m]
@@ -87,7 +87,7 @@ def names_in(directory: Path) -> list[Name]:
 
 @contextmanager
 def replacing(final: Path, temporary: Path, *, flush: bool) -> Iterator[BinaryIO]:
-    """A file to write; it takes its final name at the end, or leaves nothing if that fails."""
+    """A file to write; it gets its final name at the end, or leaves nothing behind on failure."""
     try:
         with temporary.open("wb") as file:
             yield file
@@ -102,9 +102,9 @@ def replacing(final: Path, temporary: Path, *, flush: bool) -> Iterator[BinaryIO
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text; a reader sees all of it or what was there. A device is written to as it is."""
+    """Write a text; a reader sees all of it or the previous file. A device is written directly."""
     final = path.resolve()
-    # Half a surrogate pair is no UTF-8, but its escape is text.
+    # Half a surrogate pair is not valid UTF-8, but its escape sequence is.
     encoded = text.encode("utf-8", "backslashreplace")
     if final.exists() and not final.is_file():
         final.write_bytes(encoded)
@@ -115,10 +115,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_link(directory: Path, link: Link, packer: Packer, records: Iterable[Any]) -> int:
-    """Write a file whose records go through ``packer`` as they are taken; its size in bytes.
+    """Write a file whose records go through ``packer``; return its size in bytes.
 
-    ``records`` puts each record into the packer itself, because only the caller knows what to
-    say when one does not fit; what it yields is counted and otherwise ignored.
+    ``records`` puts each record into the packer itself, because only the caller can explain why one
+    does not fit; what it yields is counted and otherwise ignored.
     """
     temporary = directory / f"{link.name}.tmp"
     with replacing(directory / link.name, temporary, flush=True) as file:
@@ -149,7 +149,7 @@ def _header(link: Link, directory: Path) -> bytes:
 
 
 def _seal(header: bytes, directory: Path) -> bytes:
-    """The checksum of a header in the directory of a partition."""
+    """The checksum of a header in a partition's directory."""
     return _CHECKSUM.pack(zlib.crc32(header, zlib.crc32(os.fsencode(directory.name))))
 
 
@@ -165,10 +165,10 @@ def read_link(directory: Path, version: int, nonce: str) -> Link:
 
 
 def _checked_header(path: Path, file: BinaryIO, expected: Link) -> tuple[Link, int]:
-    """What the header says, and the format of the file; it stands at the body then."""
+    """What the header says, and the file's format; leaves the file at the start of the body."""
     header = file.read(_HEADER.size)
     if not header.startswith(_MAGIC) or len(header) < _HEADER.size:
-        raise damaged(path, "it does not start as one")
+        raise damaged(path, "it does not start like one")
     _, written_as, snapshot, version, nonce, parent = _HEADER.unpack(header)
     if not 1 <= written_as <= FORMAT:
         raise FlowFailed(
@@ -176,20 +176,20 @@ def _checked_header(path: Path, file: BinaryIO, expected: Link) -> tuple[Link, i
             f"formats 1 to {FORMAT}: run the flow with the version that wrote it."
         )
     if written_as > 1 and file.read(_CHECKSUM.size) != _seal(header, path.parent):
-        raise damaged(path, "its header is damaged, or it is that of another partition")
+        raise damaged(path, "its header is damaged, or it belongs to another partition")
     ours = (expected.version, expected.nonce.encode(), expected.snapshot)
     if (version, nonce, snapshot) != ours:
         raise damaged(path, "it was written under another name")
     if not _NONCE.fullmatch(parent):
-        raise damaged(path, "it names no file that it builds on")
+        raise damaged(path, "it does not name the file that it builds on")
     size = os.fstat(file.fileno()).st_size
     return Link(version, expected.nonce, parent.decode(), snapshot, size), written_as
 
 
 def read_records(directory: Path, link: Link) -> Iterator[tuple[Any, int]]:
-    """The records of a file, each with its size, after the checksum was found to be right.
+    """The records of a file, each with its size, after its checksum was verified.
 
-    Whether their number is right as well is known, in format 1, after the last of them.
+    In format 1 their number can only be checked after the last of them.
     """
     path = directory / link.name
     with path.open("rb") as file:
@@ -207,11 +207,11 @@ def read_records(directory: Path, link: Link) -> Iterator[tuple[Any, int]]:
             except NotPlain as error:
                 raise damaged(path, str(error)) from error
         if position != end:
-            raise damaged(path, f"it has more than the {total} records that it says")
+            raise damaged(path, f"it has more than the {total} records that it declares")
 
 
 def _checked_footer(path: Path, mapped: mmap, written_as: int) -> int:
-    """The number of records, after the checksum was found to be right."""
+    """The number of records, after the checksum was verified."""
     end = len(mapped) - _FOOTER_BYTES
     covered = end + (_COUNT.size if written_as > 1 else 0)
     with memoryview(mapped) as view, view[:covered] as checked:
@@ -223,7 +223,7 @@ def _checked_footer(path: Path, mapped: mmap, written_as: int) -> int:
 
 
 def damaged(path: Path, why: str) -> FlowFailed:
-    """What to say of a file that is not as it was written."""
+    """The error for a file that is not as it was written."""
     return FlowFailed(
         f"The file {path} is not a whole state file ({why}): put back a copy of the directory, or "
         "start the flow with a new checkpoint, which loses its state."
@@ -232,7 +232,7 @@ def damaged(path: Path, why: str) -> FlowFailed:
 
 @dataclass(frozen=True, slots=True)
 class WriteClaim:
-    """Which attempt is to write ``version``, and on which file it builds."""
+    """Which attempt is to write ``version``, and which file it builds on."""
 
     version: int
     nonce: str
@@ -240,7 +240,7 @@ class WriteClaim:
 
 
 def write_claim(directory: Path, claim: WriteClaim, *, flush: bool) -> None:
-    """Put a claim in the place of the one before; to be flushed where it has to decide."""
+    """Replace the previous claim; flushed if it has to decide between several files."""
     text = f"{claim.version} {claim.nonce} {claim.parent}"
     temporary = directory / f"{claim.version}-{claim.nonce}.claim.tmp"
     with replacing(directory / "claim", temporary, flush=flush) as file:
@@ -248,7 +248,7 @@ def write_claim(directory: Path, claim: WriteClaim, *, flush: bool) -> None:
 
 
 def read_claim(directory: Path) -> WriteClaim | None:
-    """The last claim; None if there is none, or a power failure tore it, or it is damaged."""
+    """The last claim; None if there is none or it is damaged, for example by a power failure."""
     try:
         text = (directory / "claim").read_bytes().decode("ascii", "replace")
     except FileNotFoundError:

@@ -9,10 +9,10 @@ One ``Keyed`` lives for one partition in one batch::
         yield from keyed.due()
     keyed.finish(batch_id)
 
-In event time the watermark is the newest event time that this partition has seen, less the
-lateness. It is of the partition and not of the stream: a partition without records stands still.
-It moves in ``due`` only, so that the records of one hand-over are never late for each other, and
-it is part of the state.
+In event time the watermark is the newest event time that this partition has seen, minus the
+lateness. It belongs to the partition and not to the stream: in a partition without records it
+stands still. It moves only in ``due``, so that the records of one hand-over are never late relative
+to each other, and it is part of the state.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     Initial = dict[Any, Any] | Callable[[], dict[Any, Any]] | None
 
 _NO_ROWS = (dict, str, bytes, bytearray)
-"""What can be iterated over, but was surely meant as one row."""
+"""Types that can be iterated over, but were surely meant as one row."""
 
 
 def initial_maker(step: str, initial: Initial) -> Callable[[], dict[Any, Any]]:
-    """A function that makes the state of a new key, from what a user passes as ``state=``."""
+    """A function that makes the state of a new key, from the user's ``state=`` argument."""
     if initial is None:
         return dict
     if isinstance(initial, dict):
@@ -45,8 +45,8 @@ def initial_maker(step: str, initial: Initial) -> Callable[[], dict[Any, Any]]:
             packed = dumps(dict(initial))
         except NotPlain as error:
             raise InputError(
-                f"The initial state of step '{step}' cannot be kept, because {error}: start with "
-                "numbers, texts, dates, lists, dicts and the like."
+                f"The initial state of step '{step}' cannot be kept, because {error}: use only "
+                "numbers, texts, dates, lists, dicts and similar plain data."
             ) from error
         return lambda: loads(packed)
     if callable(initial):
@@ -60,7 +60,7 @@ def initial_maker(step: str, initial: Initial) -> Callable[[], dict[Any, Any]]:
 def _checked_initial(step: str, made: object) -> dict[Any, Any]:
     if not isinstance(made, dict):
         raise StepFailed(
-            f"The initial state of step '{step}' came out as {made!r}: let the function return a "
+            f"The initial state of step '{step}' came out as {made!r}: have the function return a "
             "dict."
         )
     return made
@@ -69,10 +69,10 @@ def _checked_initial(step: str, made: object) -> dict[Any, Any]:
 class Keyed:
     """Calls a user's function for every key, and its timers when they are due.
 
-    An error of the user's own is raised as it is. If ``keep_on_error``, the state of the key is
-    then as it was before that call, and the task may go on with the next group; the price is one
-    serialisation of a state for every call. Otherwise the task has failed, and ``finish`` refuses
-    to write what half a call has left.
+    An error in the user's code is raised unchanged. With ``keep_on_error`` the state of the key is
+    then restored to what it was before that call, and the task may go on with the next group; this
+    costs one serialisation of the state per call. Otherwise the task has failed, and ``finish``
+    refuses to write the state that half a call has left.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Keyed:
         lateness_us: int = 0,
         keep_on_error: bool = False,
     ) -> None:
-        """``clock`` gives microseconds since the epoch; ``store`` is open."""
+        """``clock`` returns microseconds since the epoch; ``store`` is already open."""
         self._step = step
         self._function = function
         self._store = store
@@ -104,13 +104,13 @@ class Keyed:
         self._watermark_us: int | None = None
         self._advance()
         self.current: Key = None
-        """The key of the last call, by which an error in ``due`` can be told."""
+        """The key of the last call, to name it when ``due`` raises an error."""
 
     def on_rows(self, groups: Iterable[Group]) -> Iterator[tuple[Key, Any]]:
-        """Call the function once for every key of a hand-over; its rows, each with the key.
+        """Call the function once for every key of a hand-over; yields its rows, each with the key.
 
-        A group is a key, its records, and the newest event time among them. After an error the
-        rest of ``groups`` has not been looked at; it may be passed in another call.
+        A group is a key, its records, and the newest event time among them. After an error the rest
+        of ``groups`` has not been consumed; it may be passed in another call.
         """
         for key, rows, newest_us in groups:
             for row in self._call(canonical(key), rows, newest_us):
@@ -131,11 +131,11 @@ class Keyed:
         return self._run(key, state, fresh, lambda: self._function(key, rows, state))
 
     def due(self) -> Iterator[tuple[Key, Any]]:
-        """Let time pass: call ``on_timer`` for the timers that are due, in the order of time.
+        """Let time pass: call ``on_timer`` for the timers that are due, in order of time.
 
-        A timer is spent when it is called, also if that fails. One that is set meanwhile waits
-        for the next time, even if it is due already. To be called after every hand-over, and
-        after an error again to go on.
+        A timer is used up when it is called, even if the call fails. One that is set in the
+        meantime waits for the next call of ``due``, even if it is due already. Call this after
+        every hand-over, and again after an error to go on.
         """
         self._advance()
         now_us = self._now_us()
@@ -166,7 +166,7 @@ class Keyed:
     def _run(
         self, key: Key, state: State, fresh: bool, call: Callable[[], Iterable[Any] | None]
     ) -> list[Any]:
-        """Make one call on a state, and keep the state or put back what it was."""
+        """Make one call on a state, and keep the new state or restore the old one."""
         self.current = key
         timer_us = state.timer_us
         copy = None
@@ -197,7 +197,7 @@ class Keyed:
             raise self._store.unfit(key, error) from error
 
     def _settle(self, key: Key, state: State, timer_before_us: int | None, fresh: bool) -> None:
-        """Keep what a call has left of a state, its timer too; an empty one is forgotten."""
+        """Keep the state and the timer that a call has left; an empty state is forgotten."""
         timer_us = state.timer_us
         if timer_us is not None and self._on_timer is None:
             raise self._no_on_timer(key)
@@ -210,7 +210,7 @@ class Keyed:
             self._store.timers.add(timer_us, key)
 
     def _rows(self, key: Key, made: object) -> list[Any]:
-        """All rows of a call, before any is passed on: a call that fails in the middle has none."""
+        """All rows of a call, before any is passed on: a call that fails halfway returns none."""
         if made is None:
             return []
         if isinstance(made, _NO_ROWS) or not hasattr(made, "__iter__"):
@@ -224,7 +224,7 @@ class Keyed:
         """Write the state as of the end of the batch, before Spark commits it."""
         if self._broken or self._store.attempt != self._attempt:
             raise FlowFailed(
-                f"Step '{self._step}' did not come to the end of batch {batch_id}, so its state "
+                f"Step '{self._step}' did not reach the end of batch {batch_id}, so its state "
                 "is not written: the batch has to be run again."
             )
         self._store.write(batch_id)

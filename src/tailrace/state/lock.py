@@ -1,7 +1,7 @@
-"""Who uses a checkpoint or an output: one run, or one repartitioning, and nothing beside it.
+"""Locks a checkpoint or an output for one run or one repartitioning at a time.
 
-The operating system keeps the lock, on a file in the directory, and takes it back when its holder
-ends, however that comes about. So a crash leaves nothing that would have to be removed by hand.
+The operating system holds the lock, on a file in the directory, and releases it when the process
+ends, for whatever reason. So a crash leaves nothing to be removed by hand.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @contextmanager
 def sole_user(directory: Path, what: str = "checkpoint", name: str = "lock") -> Iterator[None]:
-    """Have a directory to oneself; refused while another has it, be it in this very process.
+    """Lock a directory for exclusive use; refused while it is locked, even by this process.
 
-    ``what`` is how to speak of the directory, ``name`` the file in it that bears the lock.
+    ``what`` is the word for the directory in messages, ``name`` the file in it that is locked.
     """
     with ExitStack() as held:
         try:
-            # Not buffered: what a full disk refuses is refused here, and not once more at the end.
+            # Not buffered: a full disk then fails here, and not a second time on close.
             file = held.enter_context((directory / name).open("ab+", buffering=0))
             file.seek(0)
             holder = file.read().decode("utf-8", "replace")
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a forked process has it open as well
+            held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a forked process may have it open too
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         except BlockingIOError as error:
@@ -42,7 +42,7 @@ def sole_user(directory: Path, what: str = "checkpoint", name: str = "lock") -> 
             ) from error
         except OSError as error:
             raise EnvironmentUnfit(
-                f"The {what} {directory} cannot be locked ({error.strerror}): see to the disk "
-                "and its rights, or name another directory."
+                f"The {what} {directory} cannot be locked ({error.strerror}): check the disk "
+                "and its permissions, or name another directory."
             ) from error
         yield

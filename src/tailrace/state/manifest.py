@@ -1,9 +1,9 @@
-"""What wrote a checkpoint: whose it is, which steps keep state in it, and how that is laid out.
+"""What wrote a checkpoint: which flow, which steps keep state in it, and how that is laid out.
 
-Where the state of a key lies follows from the type of the key and the name of the step. A flow
-that changes either between two runs would look for it in the wrong place and begin anew without
-a word. So a checkpoint says what it was written by, and a later run is compared with that: what is
-safe is accepted, what can be converted is, and the rest is refused.
+The place of a key's state follows from the type of the key and the name of the step. A flow that
+changes either between two runs would look in the wrong place and silently start from nothing. So a
+checkpoint records what wrote it, and a later run is compared with that: safe changes are accepted,
+others are converted where that is possible, and the rest is refused.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _FILE = "tailrace.json"
 
 KEYED = "keyed"
 HASHED = "hash of the key over partitions"
-"""How the keys of a step are laid out; the only way so far."""
+"""How the keys of a step are laid out; the only layout so far."""
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
-"""Types of whole numbers, each of which holds all values of those before it."""
+"""Integer types; each holds all values of those before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A step as its checkpoint sees it: of a keyed one the key, its types, and what timers mean."""
+    """A step as its checkpoint records it: for a keyed one its key, types, and kind of timers."""
 
     kind: str
     key: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint says of itself. ``steps`` is None where it was written before it did."""
+    """What a checkpoint records. ``steps`` is None for checkpoints that predate this record."""
 
     identity: str
     flow: str = ""
@@ -51,7 +51,7 @@ class Manifest:
     steps: Mapping[str, Layout] | None = None
 
     def write(self, directory: Path) -> None:
-        """Put the manifest in its place, whole or not at all."""
+        """Write the manifest, completely or not at all."""
         steps = {name: asdict(layout) for name, layout in (self.steps or {}).items()}
         told = {
             "format": FORMAT,
@@ -64,7 +64,7 @@ class Manifest:
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """What a checkpoint says of itself; None if nothing was written there yet."""
+    """The manifest of a checkpoint; None if nothing was written there yet."""
     try:
         text = (directory / _FILE).read_text("utf-8", "replace")
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 
 def _before_manifests(directory: Path) -> Manifest | None:
-    """A checkpoint of November 2026 and before holds its identity in a file of that name."""
+    """Checkpoints of November 2026 and earlier hold their identity in a file of that name."""
     try:
         identity = (directory / "identity").read_text("utf-8", "replace").strip()
     except FileNotFoundError:
@@ -107,10 +107,11 @@ def _damaged(file: Path) -> InputError:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a checkpoint needs before another version of its flow may go on with it.
+    """What has to be done to a checkpoint before another version of its flow may continue it.
 
     ``renamed`` maps old names to new ones. The keys of ``spread_anew`` hash to other partitions
-    than before. ``added`` begin without state, that of ``removed`` is put aside.
+    than before. Steps in ``added`` begin without state; the state of those in ``removed`` is put
+    aside.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -122,10 +123,10 @@ class Changes:
 def changes(
     before: Mapping[str, Layout], after: Mapping[str, Layout], formerly: Mapping[str, str]
 ) -> Changes:
-    """Compare the steps of a checkpoint with those of the flow that is to go on with it.
+    """Compare the steps of a checkpoint with those of the flow that is to continue it.
 
-    Only keyed steps matter: all others may come, go and change. ``formerly`` gives the earlier
-    names of steps, by their new ones.
+    Only keyed steps matter: all others may come, go and change. ``formerly`` maps new names of
+    steps to earlier ones.
 
     Raises:
         InputError: If state would be lost or looked for in the wrong place.
@@ -136,7 +137,7 @@ def changes(
     for was, now in renamed.items():
         if was not in old:
             raise InputError(
-                f"Step '{now}' says that it was '{was}' before, and the checkpoint has no state of "
+                f"Step '{now}' says that it was '{was}' before, but the checkpoint has no state of "
                 f"such a step: it has {_listed(old)}."
             )
     names = {was: renamed.get(was, was) for was in old}
@@ -155,9 +156,9 @@ def changes(
 
 
 def _moves(name: str, was: Layout, now: Layout) -> bool:
-    """Whether the keys of a step go to other partitions than before, if the change is one at all.
+    """Whether the keys of a step go to other partitions than before; refuses an unsafe change.
 
-    Spark hashes whole numbers of up to 32 bits alike, and longer ones otherwise.
+    Spark hashes all integers of up to 32 bits alike, and longer ones differently.
     """
     if was.key != now.key:
         raise InputError(

@@ -1,7 +1,7 @@
-"""The partitions of a step: how many its state is spread over, where, and which are held here.
+"""The partitions of a step: how many hold its state, where they are, and which are in memory here.
 
-A file in the directory of the step holds their number, and how often they were spread anew: each
-time into a directory of its own, which counts from the moment that the file names it.
+A file in the step's directory holds their number and how often the state was repartitioned: each
+time into a new directory, which takes effect once the file names it.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _FILE = "partitions"
 _SPREAD = re.compile(r"(\d+)(?: (\d+))?\s*")
 
 VERSIONS_BEHIND = 3
-"""A partition that is so many versions behind another one of its step runs elsewhere by now."""
+"""A partition this many versions behind another one of its step runs elsewhere by now."""
 
 UNUSED_S = 1_800.0
-"""A step of which no partition was asked for in so long has ended."""
+"""A step with no partition requested for this long has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Over how many partitions the state of a step is spread, for the how manieth time."""
+    """How many partitions the state of a step is spread over, and how often that has changed."""
 
     partitions: int
     generation: int = 0
 
     def home(self, directory: Path) -> Path:
-        """Where the partitions are, each in a directory of its number."""
+        """Where the partitions are, each in a directory named by its number."""
         return directory / f"spread-{self.generation}" if self.generation else directory
 
     def write(self, directory: Path) -> None:
-        """Make it so: from now on this counts, or, if that fails, what was before."""
+        """Make this the current spread; if that fails, the previous one stays in effect."""
         directory.mkdir(parents=True, exist_ok=True)
         temporary = directory / f"{_FILE}.{os.urandom(8).hex()}.tmp"
         again = f" {self.generation}" if self.generation else ""
@@ -66,10 +66,10 @@ def spread_of(directory: Path) -> Spread | None:
 
 
 def prepare(directory: Path, partitions: int) -> None:
-    """Fix the number of partitions of a step, or refuse one that is not what it was.
+    """Fix the number of partitions of a step, or refuse one that differs from before.
 
-    The keys are spread by hash over the partitions, so with another number most of them would
-    be looked for in the wrong place.
+    Keys are spread over partitions by hash, so with another number most of them would be looked up
+    in the wrong place.
     """
     fixed = partitions_of(directory)
     if fixed is None:
@@ -77,7 +77,7 @@ def prepare(directory: Path, partitions: int) -> None:
     elif fixed != partitions:
         raise InputError(
             f"The state of step '{directory.name}' in {directory} is spread over {fixed} "
-            f"partitions, not {partitions}: run it with {fixed}, or spread it anew with "
+            f"partitions, not {partitions}: run it with {fixed}, or change their number with "
             "'tailrace repartition'."
         )
 
@@ -103,12 +103,11 @@ _HELD: dict[Path, _Held] = {}
 
 
 def held(directory: Path, clock: Callable[[], float] = time.monotonic, **options: Any) -> Store:
-    """The store of a directory, the one of the last batch if this process had it then.
+    """The store of a directory, reused from the last batch if this process had it then.
 
-    Spark sends a partition mostly to the process that had it before, but not always. Stores that
-    went elsewhere are let go of, so that their memory is not lost to what is here. Nothing but
-    time depends on it: a store that is wanted again is read from the disk. ``options`` are those
-    of ``Store``, for one that is made now.
+    Spark usually sends a partition to the process that had it before, but not always. Stores that
+    have moved elsewhere are dropped to free their memory. This affects only speed: a store that is
+    needed again is read from disk. ``options`` are passed to ``Store`` if a new one is made.
     """
     place = directory.absolute()
     now_s = clock()

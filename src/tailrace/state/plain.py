@@ -1,11 +1,11 @@
-"""What state may hold: plain Python data, written and read back exactly.
+"""What state may hold: plain Python data, which is read back exactly as written.
 
 Plain data is None, numbers, texts, bytes, the standard containers, dates and times, decimals and
-UUIDs, in any nesting. It is written by pickle, which does this at the speed of C, but neither
-side is pickle at large: the writer refuses everything else, so that a mistake is found where it
-is made and not after the next crash; the reader takes nothing but the instructions that the writer
-uses, and calls nothing that is not in one short table, so that a file which was tampered with
-cannot run code, nor ask for more memory than its own length explains.
+UUIDs, in any nesting. It is written with pickle, which runs at the speed of C, but neither side
+uses all of pickle. The writer refuses everything else, so that a mistake is found where it is made
+and not after the next crash. The reader accepts only the instructions that the writer uses, and
+calls only what is in one short table, so that a tampered file can neither run code nor ask for more
+memory than its own length justifies.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _MADE_BY_CALL: frozenset[type] = frozenset(
         *(Counter, OrderedDict, deque, defaultdict),
     )
 )
-"""Types that pickle restores by calling them; all other plain types it knows by itself."""
+"""Types that pickle restores by calling them; it handles all other plain types natively."""
 
 _FACTORIES: frozenset[type] = frozenset(
     (bool, int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)
 )
-"""What a defaultdict may make its values with, beside the types above."""
+"""Factories that a defaultdict may have, besides the types above."""
 
 _NAMED = _MADE_BY_CALL | _FACTORIES
 _ADMITTED = {(kind.__module__, kind.__qualname__): kind for kind in _NAMED}
@@ -44,7 +44,7 @@ _UNREADABLE = (
     *(pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, KeyError),
     *(TypeError, ValueError, ArithmeticError, RecursionError, MemoryError),
 )
-"""What pickle raises on bytes that are not a pickle."""
+"""The exceptions that pickle raises on bytes that are not a pickle."""
 
 
 _COUNTED = {
@@ -52,7 +52,7 @@ _COUNTED = {
     **dict.fromkeys((pickle.BINUNICODE, pickle.BINBYTES, pickle.LONG4), 4),
     **dict.fromkeys((pickle.BINUNICODE8, pickle.BINBYTES8, pickle.BYTEARRAY8), 8),
 }
-"""Instructions that bring bytes of their own, and how wide the number of these is."""
+"""Instructions followed by a length and that many bytes, with the width of the length."""
 
 _FIXED = {
     0: (
@@ -67,11 +67,11 @@ _FIXED = {
     4: (pickle.BININT, pickle.LONG_BINGET),
     8: (pickle.BINFLOAT, pickle.FRAME),
 }
-"""The other instructions that the writer uses, by how many bytes follow."""
+"""The other instructions that the writer uses, by the number of bytes that follow."""
 
 
 def _run() -> re.Pattern[bytes]:
-    """Matches instructions as far as their lengths can be stated: of most values, all of them.
+    """Matches all instructions whose length a pattern can state: for most values, all of them.
 
     Its one group is the instruction at which a value ends.
     """
@@ -89,14 +89,14 @@ _RUN = _run()
 
 
 class NotPlain(ValueError):  # noqa: N818 - it names what a value is
-    """A value that is not plain data, or bytes that do not hold any."""
+    """A value that is not plain data, or bytes that do not hold plain data."""
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        """Let pass what is in the table. Pickle asks only for what it does not know by itself.
+        """Let types in the table pass. Pickle asks only about types that it does not know.
 
-        Classes pass if they are in the table, as they are how instances and factories are named.
+        Classes in the table pass too, since instances and factories refer to them by name.
         """
         kind = type(value)
         if kind in _MADE_BY_CALL or (kind is type and value in _NAMED):
@@ -113,7 +113,7 @@ def _full_name(kind: type) -> str:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Give out the types of the table and nothing else."""
+        """Return types from the table and nothing else."""
         try:
             return _ADMITTED[module, name]
         except KeyError:
@@ -122,7 +122,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Packer:
-    """Packs values one after the other into one buffer, each independent of the others."""
+    """Packs values one after the other into a buffer, each independent of the others."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -134,7 +134,7 @@ class Packer:
         return self._buffer.tell()
 
     def add(self, value: Any) -> int:
-        """Pack a value; how many bytes it takes. One that is not plain leaves no trace."""
+        """Pack a value and return its size in bytes; one that is not plain leaves no trace."""
         before = self._buffer.tell()
         self._pickler.clear_memo()
         try:
@@ -152,16 +152,16 @@ class Packer:
         self._buffer.truncate()
 
     def take(self) -> bytes:
-        """What was packed, and start anew."""
+        """Return what was packed, and start again with an empty buffer."""
         packed = self._buffer.getvalue()
         self._forget_from(0)
         return packed
 
 
 def unpack(packed: bytes | mmap, start: int, end: int) -> tuple[Any, int]:
-    """The value that was packed from ``start`` on, and where it ends, which is before ``end``.
+    """The value packed at ``start``, and where it ends, at ``end`` at the latest.
 
-    Each by a reader of its own: one that goes on would also go on numbering what it has read.
+    Each value gets a new reader: a reused one would keep numbering what it has read before.
     """
     stop = _end_of(packed, start, end)
     try:
@@ -173,10 +173,10 @@ def unpack(packed: bytes | mmap, start: int, end: int) -> tuple[Any, int]:
 
 
 def _end_of(packed: bytes | mmap, start: int, end: int) -> int:
-    """Where a value ends; pickle is not trusted with instructions that the writer never uses.
+    """Where a value ends; refuses any pickle instruction that the writer never uses.
 
-    There are some by which a few bytes make it fill all memory, and one byte in a text or a
-    number looks like any of them: so the instructions are gone through in order.
+    With some of those, a few bytes can make pickle fill all memory. Since a byte within a text or a
+    number may look like one of them, the instructions are walked through in order.
     """
     at = start
     while at < end and (run := _RUN.match(packed, at, end)):
@@ -192,13 +192,13 @@ def _end_of(packed: bytes | mmap, start: int, end: int) -> int:
 
 
 def dumps(value: Any) -> bytes:
-    """A plain value as bytes, or ``NotPlain``."""
+    """A plain value as bytes; raises ``NotPlain`` for any other."""
     packer = Packer()
     packer.add(value)
     return packer.take()
 
 
 def loads(packed: bytes) -> Any:
-    """The value that ``dumps`` was given, or ``NotPlain``."""
+    """The value that ``dumps`` was given; raises ``NotPlain`` if there is none."""
     value, _ = unpack(packed, 0, len(packed))
     return value

@@ -1,8 +1,8 @@
-"""The state of a step, spread anew over another number of partitions, while nothing runs.
+"""Moves the state of a step to another number of partitions, while nothing runs.
 
-The keys of every partition are read as of a committed batch, and each is written, as a snapshot of
-that batch, to the partition that it now belongs to. That is done in a new directory; one file then
-says that it counts (``partitions.Spread``). Whatever ends this before that moment changes nothing.
+The keys of every partition are read as of a committed batch, and each is written, in a snapshot of
+that batch, to its new partition. This happens in a new directory; writing one file then makes it
+current (``partitions.Spread``). A crash before that changes nothing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ def respread(
     *,
     idle_after: bool = False,
 ) -> int:
-    """Spread the state as of the end of batch ``version`` anew; how many keys it has.
+    """Repartition the state as of the end of batch ``version``; returns the number of keys.
 
-    ``place`` gives the partition of each of some keys, out of the new number. Only this version is
-    kept; with ``idle_after`` also one for a batch after it that brings no records, should there
-    be one.
+    ``place`` maps keys to partitions, given the new number. Only this version is kept; with
+    ``idle_after`` also one for a later batch without records, in case there is one.
     """
     before = spread_of(directory)
     if before is None:
@@ -68,7 +67,7 @@ def respread(
 
 
 def begin(directory: Path, partitions: int, version: int) -> None:
-    """Let a step begin without state, after a batch that others have state of already."""
+    """Let a step begin without state, after a batch for which other steps already have some."""
     spread = Spread(partitions)
     for number in range(partitions):
         there = spread.home(directory) / str(number)
@@ -87,10 +86,10 @@ def opened_stores(directory: Path, version: int) -> list[Store]:
 
 
 def _earliest(stores: Sequence[Store]) -> int | None:
-    """The event time that all partitions have come to, of those that have seen any.
+    """The event time that all partitions have reached, except those that have seen none.
 
-    Event time is of a partition. Keys of several now share one, and no timer of theirs may come
-    before its time; some may come later than they would have.
+    Each partition has its own event time. Keys from several partitions now share one, and no timer
+    may fire too early; some may fire later than they would have.
     """
     return min((s.newest_event_us for s in stores if s.newest_event_us is not None), default=None)
 
@@ -109,7 +108,7 @@ def _write(
 
 
 def _remove(directory: Path, spread: Spread) -> None:
-    """Remove partitions that do not count any more; what cannot be removed only takes room."""
+    """Remove partitions that are no longer current; any that cannot be removed only take space."""
     home = spread.home(directory)
     numbers = (str(number) for number in range(spread.partitions))
     for place in (home,) if spread.generation else (home / number for number in numbers):

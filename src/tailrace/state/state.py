@@ -9,14 +9,15 @@ from typing import Any
 from tailrace.errors import StepFailed
 
 Key = Any
-"""A value of a Spark column, or a tuple of them. It can be hashed; no narrower type says so."""
+"""A value of a Spark column, or a tuple of them. It can be hashed; there is no more precise type
+for that."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class State(dict[Any, Any]):
-    """What a keyed step remembers of one key: any plain data, under names of the user's choice.
+    """What a keyed step remembers about one key: any plain data, under names that the user chooses.
 
     A key whose state is empty and that has no timer is forgotten, so ``state.clear()`` is how a
     step lets go of a key.
@@ -25,7 +26,7 @@ class State(dict[Any, Any]):
     __slots__ = ("now_us", "size", "timer_us")
 
     def __init__(self, contents: dict[Any, Any], timer_us: int | None = None) -> None:
-        """``contents`` is copied, though not what is in it."""
+        """``contents`` is copied, but not deeply."""
         super().__init__(contents)
         self.timer_us = timer_us
         self.now_us: int | None = None
@@ -35,14 +36,14 @@ class State(dict[Any, Any]):
     def now(self) -> datetime:
         """The time of this call, in UTC: the clock, or in event time the watermark.
 
-        Before the partition has seen any event time it is the earliest datetime there is.
+        Before the partition has seen any event time it is the earliest possible datetime.
         """
         if self.now_us is None:
             return datetime.min.replace(tzinfo=UTC)
         return EPOCH + timedelta(microseconds=self.now_us)
 
     def wake(self, when: datetime) -> None:
-        """Have ``on_timer`` called for this key at a moment, instead of any set before."""
+        """Have ``on_timer`` called for this key at ``when``; replaces an earlier timer."""
         if not isinstance(when, datetime) or when.tzinfo is None:
             raise StepFailed(
                 f"state.wake() was given {when!r}: give it a datetime with a time zone, such as "
@@ -56,7 +57,7 @@ class State(dict[Any, Any]):
 
 
 def canonical(key: Key) -> Key:
-    """The key as it is looked up: NaN is one key, as in Spark, and a row is a bare tuple.
+    """The key as it is looked up: all NaNs are one key, as in Spark, and a row is a plain tuple.
 
     Python finds a NaN in a dict only if it is the same object.
     """
@@ -68,11 +69,11 @@ def canonical(key: Key) -> Key:
 
 
 def shown(key: Key) -> str:
-    """A key as messages name it: on one line, and not a long one."""
+    """A key as messages show it: on one short line."""
     text = repr(key)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def hidden(key: Key) -> str:  # noqa: ARG001 - it stands in for ``shown``
-    """A key as messages name it that must not tell it."""
+    """The stand-in for a key in messages that must not show it."""
     return "***"

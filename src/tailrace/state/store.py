@@ -1,27 +1,26 @@
 """The state of one step in one partition: in memory, and on disk as of every batch.
 
 A batch writes its state before Spark commits it. So after a crash the disk may hold the work of
-batches that were never committed, of attempts that failed, and of attempts that run on though
-nobody waits for them. What is right is what the last attempt at the last committed batch wrote.
-Three things make it found, always:
+batches that were never committed, of attempts that failed, and of abandoned attempts that are still
+running. The correct state is what the last attempt at the last committed batch wrote. Three rules
+make sure that it is always found:
 
-- Every attempt writes files of its own, named by the batch and a random nonce. Nothing is ever
+- Every attempt writes its own files, named by the batch and a random nonce. Nothing is ever
   overwritten.
-- Every file names its parent, the file of the batch before that it builds on. So one file
+- Every file names its parent, the file of the previous batch that it builds on. So one file
   determines all others that make up its version.
-- An attempt that opens version ``v`` puts a claim in place: it will write ``v + 1``, on a parent
-  that it names. Among several files of one version the one of the last claim counts, and from the
-  next claim on the one that was named parent. An attempt that was superseded may still write,
-  but its file is not read. Where no claim says which of several files counts, because it is lost
-  or damaged, none is guessed: the store is not opened.
+- An attempt that opens version ``v`` writes a claim: it will write ``v + 1``, on a parent that it
+  names. If a version has several files, the one of the last claim is valid, and from the next
+  claim on the one that it names as parent. A superseded attempt may still write, but its file is
+  not read. If the claim that says which of several files is valid is lost or damaged, the store
+  does not guess: it is not opened.
 
-What this cannot tell apart are two attempts of which the one that Spark gave up on made its
-claim last and ran to its end. Spark runs attempts side by side only in speculation, where both
-see the same records.
+This fails in one case: of two attempts, the one that Spark abandoned made the last claim and ran to
+its end. Spark runs attempts side by side only in speculation, where both see the same records.
 
-After the crash of a process, or of all of them, the state is exact. The same holds for a power
-failure as far as the disk keeps what it acknowledged, but for the renames of the last moments:
-directories are not flushed. A version whose rename was lost is missed when it is opened, and said.
+After a crash of one process, or of all of them, the state is exact. The same holds for a power
+failure if the disk keeps what it acknowledged, except for renames of the last moments: directories
+are not flushed. A version whose rename was lost is reported as missing when it is opened.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
 
 LIMIT_BYTES = 1 << 30
 MOST_DELTAS = 250
-"""Reading so many small files took 20 ms; a snapshot of a large state takes far longer."""
+"""Reading this many small files took 20 ms; a snapshot of a large state takes far longer."""
 
 WEIGH_EVERY = 10_000
 
@@ -65,12 +64,12 @@ WEIGH_EVERY = 10_000
 class Store:
     """The states of one step in one partition, under the rules of this module.
 
-    ``open(v)`` makes ``values`` what they were at the end of batch ``v``, ``touch`` notes a key
-    before its state is changed, ``write(v + 1)`` makes a version of what they are then.
+    ``open(v)`` sets ``values`` to what they were at the end of batch ``v``, ``touch`` marks a key
+    before its state is changed, and ``write(v + 1)`` writes their current content as a version.
 
-    A version is written as a delta, the keys that were touched, or as a snapshot, all keys. A
-    snapshot is due when the deltas since the last one have outgrown it, so that over time no more
-    than twice the changes is written, or when there are ``most_deltas`` of them.
+    A version is written as a delta (the touched keys) or as a snapshot (all keys). A snapshot is
+    due when the deltas since the last one have outgrown it, so that over time at most twice the
+    changes are written, or when there are ``most_deltas`` of them.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Store:
         limit_bytes: int = LIMIT_BYTES,
         most_deltas: int = MOST_DELTAS,
     ) -> None:
-        """Nothing is read before ``open``. ``step`` and ``partition`` are for messages."""
+        """Reads nothing; ``open`` does. ``step`` and ``partition`` are for messages."""
         self.directory = directory
         self.limit_bytes = limit_bytes
         self.shown = shown
@@ -106,10 +105,10 @@ class Store:
     # --- opening --------------------------------------------------------------------------------
 
     def open(self, version: int) -> None:
-        """Make the memory hold the state as of the end of batch ``version``; -1 is before any.
+        """Load the state as of the end of batch ``version``; -1 is before the first batch.
 
-        ``version`` is committed. What was opened before and not written is given up. If the
-        memory is at this very version, or at one that it builds on, only what is missing is read.
+        ``version`` is committed. Changes that were not written are discarded. If the memory already
+        holds this version, or one that it builds on, only the missing part is read.
         """
         with self._speaking("opened"):
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -126,7 +125,7 @@ class Store:
             self._clean(version, claim, names)
 
     def _head_of(self, version: int, claim: WriteClaim | None, names: list[Name]) -> str:
-        """The nonce of the file that counts for a version."""
+        """The nonce of the valid file of a version."""
         if version < 0:
             return NO_FILE
         if claim and claim.version > version:
@@ -139,14 +138,14 @@ class Store:
         if len(found) > 1:
             raise FlowFailed(
                 f"The state of {self._where}, as of batch {version}, is in {self.directory} "
-                f"{len(found)} times, by several attempts, and the claim that says which counts is "
-                "lost or damaged: put back a copy of the directory, or start the flow with a new "
-                "checkpoint, which loses its state."
+                f"{len(found)} times, by several attempts, and the claim that says which is valid "
+                "is lost or damaged: put back a copy of the directory, or start the flow with a "
+                "new checkpoint, which loses its state."
             )
         return found.pop()
 
     def _ancestor(self, version: int, claim: WriteClaim) -> str:
-        """The file of a version that the claim, for a later one, builds on."""
+        """The file of a version that the claim for a later version builds on."""
         nonce = claim.parent
         for later in range(claim.version - 1, version, -1):
             nonce = self._link(later, nonce).parent
@@ -166,7 +165,7 @@ class Store:
         )
 
     def _load(self, version: int, head: str) -> None:
-        """Read the newest snapshot up to a version and the deltas after it, or those unknown."""
+        """Read the newest snapshot up to a version and the deltas after it, as far as missing."""
         missed: list[Link] = []
         reached, nonce = version, head
         while reached >= 0 and (self.version, self._head) != (reached, nonce):
@@ -210,10 +209,10 @@ class Store:
                     self.size_bytes += size
         except (AttributeError, RecursionError, TypeError, ValueError) as error:
             path = self.directory / link.name
-            raise damaged(path, f"a record is not that of a key: {error}") from error
+            raise damaged(path, f"a record does not belong to a key: {error}") from error
 
     def _older(self, link: Link) -> list[Link]:
-        """The files that restore the version before a snapshot, as far as they are there."""
+        """The files that restore the version before a snapshot, as far as they still exist."""
         found: list[Link] = []
         with suppress(FileNotFoundError):
             while link.version > 0 and not (found and link.snapshot):
@@ -222,12 +221,12 @@ class Store:
         return found
 
     def _clean(self, version: int, before: WriteClaim | None, names: list[Name]) -> None:
-        """Remove what restores neither the version that is open nor the one before.
+        """Remove files needed neither for the open version nor for the one before.
 
-        Spark has committed the open version; the one before is kept for when a power failure
-        took that commit. Names decide, not ages: of the batch that is run now the files and
-        temporary files of an attempt go when it was superseded twice, so that a batch which
-        crashes again and again does not fill the disk.
+        Spark has committed the open version; the one before is kept in case a power failure lost
+        that commit. This goes by names, not ages: the files of an attempt at the current batch,
+        temporary ones too, are removed once it was superseded twice, so that a batch that crashes
+        repeatedly does not fill the disk.
         """
         bases = [i for i, k in enumerate(self._chain) if k.snapshot and k.version < version]
         del self._chain[: bases[-1] if bases else 0]
@@ -245,7 +244,7 @@ class Store:
     # --- changing -------------------------------------------------------------------------------
 
     def touch(self, key: Key) -> None:
-        """Note that the state of a key is about to change."""
+        """Mark a key whose state is about to change."""
         self._touched[key] = None
         self._unweighed[key] = None
         self._touches += 1
@@ -253,22 +252,22 @@ class Store:
             self._weigh()
 
     def put(self, key: Key, state: State) -> None:
-        """Give a key a state."""
+        """Set the state of a key."""
         self.forget(key)
         self.values[key] = state
         self.size_bytes += state.size
 
     def forget(self, key: Key) -> None:
-        """Let go of a key."""
+        """Remove a key."""
         state = self.values.pop(key, None)
         if state is not None:
             self.size_bytes -= state.size
 
     def _weigh(self) -> None:
-        """See how large the states have become within a batch, and refuse too much.
+        """Check how large the states have become within a batch, and refuse more than the limit.
 
-        A batch of the real-time mode may be long. It costs at most one serialisation for every
-        touch; a write weighs in passing.
+        A real-time batch may be long. This costs at most one serialisation per touch; a write
+        measures the size anyway.
         """
         packer = Packer()
         for _ in self._packed(packer, self._unweighed):
@@ -297,7 +296,7 @@ class Store:
             )
 
     def unfit(self, key: Key, error: NotPlain) -> StepFailed:
-        """What to say of a state that is not plain data."""
+        """The error for a state that is not plain data."""
         return StepFailed(
             f"The state of {self._where}, for key {self.shown(key)} cannot be kept, because "
             f"{error}: keep numbers, texts, dates, lists, dicts and the like instead."
@@ -306,9 +305,9 @@ class Store:
     # --- writing --------------------------------------------------------------------------------
 
     def write(self, version: int) -> None:
-        """Make a version of what the memory holds; only then does the memory count as it.
+        """Write the memory as a version; only if that succeeds is it the open version.
 
-        Also when nothing has changed: a later batch needs a file to build on.
+        Even when nothing has changed: a later batch needs a file to build on.
         """
         if self.attempt is None or self.version is None or version != self.version + 1:
             raise ValueError(f"batch {version} was written, but {self.version} was opened")
@@ -334,34 +333,34 @@ class Store:
 
     @contextmanager
     def _speaking(self, done: str) -> Iterator[None]:
-        """Say in a sentence what the operating system refused."""
+        """Turn an error of the operating system into a sentence."""
         try:
             yield
         except FileNotFoundError as error:
             raise FlowFailed(
                 f"The state of {self._where}, could not be {done}, because {error.filename} is "
-                "gone: another attempt at this batch has taken over, or somebody removed files."
+                "gone: another attempt at this batch has taken over, or files were removed."
             ) from error
         except OSError as error:
             raise FlowFailed(
                 f"The state of {self._where}, could not be {done} in {self.directory} "
-                f"({error.strerror}): see to the disk and its rights, then start the flow again."
+                f"({error.strerror}): check the disk and its permissions, then restart the flow."
             ) from error
 
 
 def _is_whole(name: Name) -> bool:
-    """Whether this is the name of a file that holds a version."""
+    """Whether a file of this name holds a version."""
     return name.kind != "claim" and not name.temporary
 
 
 def _moment(read: Any) -> int | None:
-    """A time in microseconds as it was read, or none."""
+    """A time in microseconds, or None, as read from a file."""
     if read is None or type(read) is int:
         return read
     raise TypeError(f"{read!r:.40} is not a time")
 
 
 def _after_one(records: Iterable[None]) -> Iterator[Any]:
-    """The records, and before them the one that tells the newest event time."""
+    """The records, preceded by the one that holds the newest event time."""
     yield None
     yield from records

@@ -13,11 +13,11 @@ _SLACK = 64
 
 
 class Timers:
-    """A heap of (moment, key) beside the states, which say what is true.
+    """A heap of (time, key) beside the states, which are authoritative.
 
-    A timer that was replaced or cancelled stays in the heap and is passed over when its turn
-    comes: the state of the key names another moment by then. When more than half of the heap
-    must be of that kind it is built anew, so it never outgrows the states.
+    A replaced or cancelled timer stays in the heap and is skipped when its turn comes, because the
+    state of the key then has another time. When more than half of the heap must be such entries it
+    is rebuilt, so it never outgrows the states.
     """
 
     def __init__(self, states: dict[Key, State]) -> None:
@@ -35,18 +35,18 @@ class Timers:
         heapify(self._heap)
 
     def add(self, timer_us: int, key: Key) -> None:
-        """Note the timer that the state of a key has just got."""
+        """Add the timer that has just been set for a key."""
         heappush(self._heap, (timer_us, next(self._order), key))
         if len(self._heap) > 2 * len(self._states) + _SLACK:
             self._build()
 
     def holds(self, timer_us: int, key: Key) -> bool:
-        """Whether a key has a timer at this moment still."""
+        """Whether a key still has a timer at this time."""
         state = self._states.get(key)
         return state is not None and state.timer_us == timer_us
 
     def take(self, until_us: int) -> list[tuple[int, Key]]:
-        """Take out the timers up to a moment, in order of time; of equal ones, of setting."""
+        """Remove and return the timers up to a time, in order of time, then of being set."""
         taken: dict[tuple[int, Key], None] = {}
         while self._heap and self._heap[0][0] <= until_us:
             timer_us, _, key = heappop(self._heap)
@@ -55,5 +55,5 @@ class Timers:
         return list(taken)
 
     def __len__(self) -> int:
-        """How many entries the heap has, passed over or not."""
+        """The number of heap entries, including those to be skipped."""
         return len(self._heap)

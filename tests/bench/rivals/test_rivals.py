@@ -314,7 +314,7 @@ def test_dynamic_allocation_counts_the_time_that_tasks_waited_and_not_the_steps(
 def test_dynamic_allocation_asks_for_no_more_than_its_tasks_can_use() -> None:
     waiting = replace(CALM, size=1, blocked=1.0, step_ms=60_000.0)
     assert DynamicAllocation(tasks=9).decide(waiting).size == 5
-    assert "all that they can use" in DynamicAllocation(tasks=2).decide(waiting).reason
+    assert "all they can use" in DynamicAllocation(tasks=2).decide(waiting).reason
 
 
 def test_dynamic_allocation_gives_nothing_back_while_records_flow() -> None:

@@ -255,7 +255,7 @@ def test_a_plan_says_each_assignment_with_its_reason_before_anything_changes() -
     flow = chain((300, 100), (100, 100))
     plan = scale_out(flow, spread(flow, 4), ["new"])
     assert plan.preview()[0] == (
-        "a new a on new: congested, with the greatest ETP (ETP 100%, input 3.00 of processing)"
+        "a new a on new: congested, with the highest ETP (ETP 100%, input 3.00 of processing)"
     )
     assert len(plan.preview()) == len(plan.assignments) + 1
     assert plan.preview()[-1].startswith("throughput: 100")

@@ -20,8 +20,8 @@ from bench.simulation.elastic import (
     learn,
 )
 from tailrace.errors import InputError
+from tailrace.model.kingman import Kingman
 from tailrace.model.microbatch import BatchModel
-from tailrace.model.queueing.queues import MG1, Kingman
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,7 +114,8 @@ def test_records_one_at_a_time_have_the_latency_of_kingmans_formula(busy: float,
 
 def test_a_single_unit_under_poisson_arrivals_is_mg1() -> None:
     plant = ElasticPlant(service_ms=10.0, cv_service=0.7)
-    assert plant.truth.latency_ms(1, 80) == pytest.approx(MG1(80.0, 10.0, 0.7).mean_ms)
+    pollaczek_khinchine_ms = 0.8 * 10.0 * (1 + 0.7**2) / (2 * (1 - 0.8))
+    assert plant.truth.latency_ms(1, 80) == pytest.approx(pollaczek_khinchine_ms + 10.0)
 
 
 @pytest.mark.parametrize("plant", [RECORDS, BATCHES])

@@ -30,32 +30,32 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.reflect.ClassTag$;
 
-/** What Spark keeps to itself of the executors of a session. */
+/** Access to what Spark keeps private about the executors of a session. */
 public final class ExecutorPool {
   private static final Duration LONGEST_START = Duration.ofMinutes(1);
 
-  /** How long an executor is held at most until a job comes that warms it up. */
+  /** The longest time that an executor is held until a job arrives that warms it up. */
   private static final Duration LONGEST_HOLD = Duration.ofSeconds(20);
 
   /** The property of a job that names the executor it warms up. */
   public static final String WARMS = "tailrace.warms";
 
-  /** The applications whose executors are seen to. */
+  /** The applications whose executors are managed here. */
   private static final Set<String> GUARDED = ConcurrentHashMap.newKeySet();
 
   /** The jobs that hold executors. */
   private static final ConcurrentMap<String, JavaFutureAction<Void>> HOLDS =
       new ConcurrentHashMap<>();
 
-  /** The executors that are not to be held any more, though their hold may be about to begin. */
+  /** The executors that must not be held any more, though their hold may be about to begin. */
   private static final Set<String> RELEASED = ConcurrentHashMap.newKeySet();
 
-  /** Where executors are, as Spark told when they came. */
+  /** The hosts of executors, as Spark reported when they joined. */
   private static final ConcurrentMap<String, String> HOSTS = new ConcurrentHashMap<>();
 
   private ExecutorPool() {}
 
-  /** Whether the session has executors that come and go. */
+  /** Whether the number of the session's executors can change. */
   public static boolean isElastic(SparkContext context) {
     return context.schedulerBackend() instanceof CoarseGrainedSchedulerBackend;
   }
@@ -69,7 +69,7 @@ public final class ExecutorPool {
     return (CoarseGrainedSchedulerBackend) context.schedulerBackend();
   }
 
-  /** The executors that take tasks: launched, and not about to go. */
+  /** The executors that take tasks: launched, and not about to be removed. */
   public static List<String> ready(SparkContext context) {
     CoarseGrainedSchedulerBackend backend = backend(context);
     TaskSchedulerImpl scheduler = (TaskSchedulerImpl) context.taskScheduler();
@@ -79,11 +79,10 @@ public final class ExecutorPool {
   }
 
   /**
-   * Sees to it that batches leave an executor alone from the moment that it takes tasks, until it is
-   * warmed up.
+   * Keeps batches away from an executor from the moment that it takes tasks until it is warm.
    *
    * <p>Its slots are held by a job that does nothing. The job that warms it up asks for the same
-   * slots; when it stands in line, the one before lets go.
+   * slots; when it is queued, the first job releases them.
    */
   public static void guard(SparkContext context, int slots) {
     if (!GUARDED.add(context.applicationId())) {
@@ -130,16 +129,16 @@ public final class ExecutorPool {
     }
   }
 
-  /** Takes the slots of an executor by a job that does nothing, for a while at most. */
+  /** Occupies the slots of an executor by a job that does nothing, for a limited time. */
   public static JavaFutureAction<Void> hold(SparkContext context, String id, int slots) {
     return placed(context, id, slots).foreachPartitionAsync(rows -> stayOn(id));
   }
 
   /**
-   * Takes a slot, but of that executor only.
+   * Occupies a slot, but only of that executor.
    *
-   * <p>Where a task runs is a preference: when the executor is lost, Spark runs it on another,
-   * which has other things to do.
+   * <p>The place of a task is only a preference: if the executor is lost, Spark runs the task on
+   * another one, where it must not block anything.
    */
   private static void stayOn(String id) throws InterruptedException {
     if (!id.equals(SparkEnv.get().executorId())) {
@@ -151,7 +150,7 @@ public final class ExecutorPool {
     }
   }
 
-  /** Lets batches have an executor. */
+  /** Releases an executor to batches. */
   public static void release(SparkContext context, String id) {
     RELEASED.add(named(context, id));
     JavaFutureAction<Void> hold = HOLDS.remove(named(context, id));
@@ -163,8 +162,8 @@ public final class ExecutorPool {
   /**
    * A row for every slot of an executor, each in a partition that must be computed there.
    *
-   * <p>What is made of them does everything on that executor that has to be done once: start
-   * Python, load classes, fetch what was broadcast.
+   * <p>The job on these rows does the one-time work on that executor: it starts Python, loads
+   * classes, and fetches broadcasts.
    */
   public static Dataset<Row> rowsOn(SparkSession session, String id, int slots) {
     JavaRDD<Row> rows = placed(session.sparkContext(), id, slots);
@@ -185,19 +184,19 @@ public final class ExecutorPool {
   }
 
   /**
-   * Ends some executors, but none that has a task to finish.
+   * Ends some executors, but none that is running a task.
    *
-   * @return those that are ended
+   * @return the executors that were ended
    */
   public static List<String> remove(SparkContext context, List<String> ids) {
-    // The number of executors that the session wants was lowered before, so none is replaced.
+    // The session's target number of executors was lowered before, so none is replaced.
     return CollectionConverters.asJava(
         backend(context).killExecutors(seq(ids), false, false, false));
   }
 
   /**
-   * Ends Spark's own allocation of executors. It is how a session on any cluster begins with few
-   * executors; from then on it would pull against whoever else decides their number.
+   * Ends Spark's own allocation of executors. It lets a session on any cluster start with few
+   * executors; afterwards it would work against our scaling.
    */
   public static void takeOver(SparkContext context) throws ReflectiveOperationException {
     Field field = SparkContext.class.getDeclaredField("_executorAllocationManager");

@@ -13,10 +13,10 @@ import org.apache.hadoop.fs.permission.FsPermission;
  *
  * <p>Where Hadoop's native library is missing, as in every pip install of PySpark, the original
  * starts {@code chmod} for each file and directory that it creates. A streaming query creates two
- * log files a batch, and a sink some more: that is most of the time of a small batch.
+ * log files per batch, and a sink some more: that takes most of the time of a small batch.
  */
 public final class LocalFiles extends LocalFileSystem {
-  /** Made by Hadoop, by name. */
+  /** Created by Hadoop, by class name. */
   public LocalFiles() {
     super(new Raw());
   }

@@ -19,16 +19,16 @@ import scala.Option;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Finds Spark's Kafka connector by Maven coordinates, in a process of its own.
+ * Finds Spark's Kafka connector by Maven coordinates, in a separate process.
  *
- * <p>Spark's own resolver does it, with the caches, repositories and Ivy settings that {@code
- * spark.jars.packages} would use. It has to be done beforehand: a session that is asked for what
- * cannot be had does not start. Only the jars that Spark lacks are taken, each without what it
- * depends on: Spark has the rest, perhaps in another version.
+ * <p>It uses Spark's own resolver, with the caches, repositories and Ivy settings that {@code
+ * spark.jars.packages} would use. This is done in advance, because a session with an unavailable
+ * package does not start. Only the jars that Spark lacks are taken, each without its dependencies:
+ * Spark has the rest, perhaps in another version.
  *
  * <p>Arguments are {@code connector/token provider} pairs of versions, best first. Standard output
- * gets, line by line, {@code refused PAIR: reason} for each that cannot be had, then {@code found
- * PAIR} and the paths of its jars.
+ * gets, line by line, {@code refused PAIR: reason} for each that is not available, then {@code
+ * found PAIR} and the paths of its jars.
  */
 public final class Resolver {
   private static final String SPARK = "org.apache.spark";
@@ -53,7 +53,7 @@ public final class Resolver {
     ivy = Ivy.newInstance(settings);
   }
 
-  /** Prints the first pair of versions that can be had, and its jars. */
+  /** Prints the first available pair of versions, and its jars. */
   public static void main(String[] pairs) {
     Resolver resolver = new Resolver();
     for (String pair : pairs) {
@@ -107,13 +107,15 @@ public final class Resolver {
     throw new IllegalStateException("its description names no version of " + name);
   }
 
-  /** The first line of a refusal, without the brackets that Ivy puts around it. */
+  /** The first line of an error, without the brackets that Ivy puts around it. */
   private static String reason(RuntimeException refusal) {
     String said = String.valueOf(refusal.getMessage()).lines().findFirst().orElse("no reason given");
     return said.replaceFirst("^\\[unresolved dependency: (.*?)[\\],].*", "$1");
   }
 
-  /** Ivy itself would wait for ever for a repository that accepts and does not answer. */
+  /**
+   * Ivy itself would wait forever for a repository that accepts connections but does not answer.
+   */
   private static void limitWaiting(IvySettings settings) {
     NamedTimeoutConstraint limit = new NamedTimeoutConstraint("tailrace");
     limit.setConnectionTimeout(CONNECT_MS);

@@ -7,11 +7,11 @@ import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * A column that came back from Python, lent to whoever reads it: it stays with the stream that
- * fills it again, so that closing it does nothing.
+ * A column that came back from Python, lent to its reader: the stream owns and refills it, so
+ * closing it does nothing.
  *
- * <p>Arrow checks every access twice. Whether there are nulls is asked once a batch here, and the
- * values that most records are made of are read by address.
+ * <p>Arrow checks every access twice. Here nulls are checked once per batch, and values of the most
+ * frequent types are read by address.
  */
 final class BorrowedColumn extends ArrowColumnVector {
   private final FieldVector vector;
@@ -30,7 +30,7 @@ final class BorrowedColumn extends ArrowColumnVector {
             || type == MinorType.TIMESTAMPMICROTZ;
   }
 
-  /** To be called when there are other values in it. */
+  /** Must be called after its values have changed. */
   void look() {
     hasNulls = vector.getNullCount() > 0;
     if (wide) {

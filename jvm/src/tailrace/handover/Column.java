@@ -20,20 +20,20 @@ import org.apache.spark.unsafe.types.UTF8String;
  * One column of a {@link Page}, in the layout of Arrow.
  *
  * <p>Spark's writers check and grow every buffer for every value. Numbers, times and texts, which
- * most records are made of, are copied here as they lie in the row, and the page sees to it that
- * there is room. All other types are left to Spark's writers.
+ * make up most records, are copied here in the form that they have in the row, and the page makes
+ * sure that there is room. All other types are left to Spark's writers.
  */
 abstract class Column implements AutoCloseable {
-  /** Adds the value of a row as the one with the given number, and returns its size in bytes. */
+  /** Adds the value of a row at the given index, and returns its size in bytes. */
   abstract int add(InternalRow row, int ordinal, int number);
 
-  /** Makes room for so many values. */
+  /** Makes room for this many values. */
   abstract void fit(int capacity);
 
-  /** Says what there is of so many values, as Arrow's messages want it. */
+  /** Describes the buffers of this many values, in the form of Arrow's messages. */
   abstract void describe(int count, List<ArrowFieldNode> nodes, List<ArrowBuf> buffers);
 
-  /** Forgets all values. */
+  /** Removes all values. */
   abstract void clear();
 
   @Override
@@ -49,7 +49,9 @@ abstract class Column implements AutoCloseable {
     };
   }
 
-  /** Whether a column of this type takes values from any row; else it wants Spark's own kind. */
+  /**
+   * Whether a column of this type takes values from any row; otherwise only from Spark's own rows.
+   */
   static boolean takesAnyRow(Field field) {
     return switch (Types.getMinorTypeForArrowType(field.getType())) {
       case BIGINT, TIMESTAMPMICRO, TIMESTAMPMICROTZ, INT, DATEDAY, VARCHAR, VARBINARY -> true;
@@ -57,7 +59,7 @@ abstract class Column implements AutoCloseable {
     };
   }
 
-  /** A column that keeps account of nulls; only if there are any, which are is said. */
+  /** A column that tracks nulls; it sends a null bitmap only if there are any. */
   private abstract static class Plain extends Column {
     final Memory values;
     private final Memory valid;
@@ -117,7 +119,7 @@ abstract class Column implements AutoCloseable {
     }
   }
 
-  /** Values of four or eight bytes, which a row holds in the same form. */
+  /** Values of four or eight bytes, which rows hold in the same form. */
   static final class Fixed extends Plain {
     private final int width;
 
@@ -138,10 +140,10 @@ abstract class Column implements AutoCloseable {
 
     @Override
     void putNothing(int number) {
-      // what stands in the place of a null means nothing
+      // the value in place of a null is ignored
     }
 
-    /** Makes all of the first values the same. */
+    /** Sets the first values to the same value. */
     void repeat(long value, int count) {
       for (int number = 0; number < count; number++) {
         Platform.putLong(null, values.address + 8L * number, value);
@@ -161,7 +163,7 @@ abstract class Column implements AutoCloseable {
     }
   }
 
-  /** Strings, of characters or of bytes: where each ends, and all of them in a row. */
+  /** Strings of characters or bytes: the end of each, and all of them one after the other. */
   private static final class Text extends Plain {
     private static final int SHORT = 64;
 
@@ -201,7 +203,7 @@ abstract class Column implements AutoCloseable {
       return size;
     }
 
-    /** What copies memory takes longer to begin than to copy what is short. */
+    /** Up to this length, starting a memory copy takes longer than copying byte by byte. */
     private static void copy(Object base, long from, long to, int size) {
       if (size > SHORT) {
         Platform.copyMemory(base, from, null, to, size);
@@ -248,7 +250,7 @@ abstract class Column implements AutoCloseable {
     }
   }
 
-  /** Whatever else there is, by Spark's writers, which make room themselves. */
+  /** All other types, by Spark's writers, which make room themselves. */
   private static final class Other extends Column {
     private final boolean fixed;
     private final FieldVector vector;
@@ -294,7 +296,7 @@ abstract class Column implements AutoCloseable {
     }
   }
 
-  /** Memory that is written to by address and moves only when it has to grow. */
+  /** Memory that is written by address and moves only when it grows. */
   private static final class Memory {
     private final BufferAllocator allocator;
     private ArrowBuf held;
@@ -324,7 +326,7 @@ abstract class Column implements AutoCloseable {
       Platform.setMemory(address + from, (byte) -1, held.capacity() - from);
     }
 
-    /** The first bytes, for whoever reads them. */
+    /** The first bytes, for a reader. */
     ArrowBuf first(long bytes) {
       return held.writerIndex(bytes);
     }

@@ -19,8 +19,8 @@ import org.apache.spark.shuffle.streaming.StreamingShuffleWriter;
  *
  * <p>Spark has one setting for the whole JVM, {@code
  * spark.shuffle.streaming.networkBufferMaxWaitTimeMs}, which tasks read when they start. Here a
- * task of a flow gets the interval of its flow instead. That works where driver and tasks share a
- * JVM, as in local mode; on a cluster the setting holds.
+ * task of a flow uses the interval of its flow instead. That works if driver and tasks share a JVM,
+ * as in local mode; on a cluster Spark's setting applies.
  */
 public final class FlushInterval {
   private static final ConcurrentMap<String, Long> FLOWS = new ConcurrentHashMap<>();
@@ -33,12 +33,12 @@ public final class FlushInterval {
     FLOWS.put(flow, Math.max(1, Math.round(ms)));
   }
 
-  /** Forgets a flow whose run is over. */
+  /** Removes a flow whose run is over. */
   public static void forget(String flow) {
     FLOWS.remove(flow);
   }
 
-  /** Stands between Spark and its shuffle; once for each SparkContext. */
+  /** Wraps Spark's shuffle manager; once for each SparkContext. */
   private static synchronized void install() {
     SparkEnv env = SparkEnv.get();
     PipelinedShuffleManager manager = env.pipelinedShuffleManager();
@@ -75,7 +75,7 @@ public final class FlushInterval {
         error);
   }
 
-  /** Spark's shuffle, whose writers flush as often as their flow wants. */
+  /** Spark's shuffle, with writers that flush at the interval of their flow. */
   private record Flushing(PipelinedShuffleManager spark) implements PipelinedShuffleManager {
     @Override
     public <K, V, C> ShuffleHandle registerShuffle(

@@ -52,12 +52,12 @@ import tailrace.probe.SinkProbe;
 import tailrace.probe.Tag;
 
 /**
- * Runs a chain of Python steps on records that come one by one.
+ * Runs a chain of Python steps on records that arrive one by one.
  *
- * <p>Spark's own operator asks for the next record before it sends a full Arrow batch, so that a
- * record waits for its successor, and sends batches of a fixed size. This one collects records in
- * an {@link OpenBatch} that is sent when it is old enough or full: the output batch of Lohrmann
- * 2016, section 4.5.2, whose lifetime can be changed while it runs.
+ * <p>Spark's own operator asks for the next record before it sends an Arrow batch, so a record
+ * waits for its successor, and it sends batches of a fixed size. This one collects records in an
+ * {@link OpenBatch} that is sent when it is old enough or full: the output batch of Lohrmann 2016,
+ * section 4.5.2, whose lifetime can be changed while it runs.
  */
 public final class HandOver extends SparkPlan {
   private static final long serialVersionUID = 1L;
@@ -71,17 +71,17 @@ public final class HandOver extends SparkPlan {
     this.probe = probe;
   }
 
-  /** What runs in the place of Spark's own operator. */
+  /** The replacement for Spark's own operator. */
   public static HandOver of(MapInArrowExec original) {
     return new HandOver(original, null);
   }
 
-  /** The same with somebody who sees the records that leave it. */
+  /** The same operator, with a probe for the records that leave it. */
   public HandOver seenBy(SinkProbe probe) {
     return new HandOver(original, probe);
   }
 
-  /** Whether an operator runs a chain of steps, and not a function of the user's own. */
+  /** Whether an operator runs a chain of steps, and not a user's own function. */
   public static boolean isChain(MapInArrowExec map) {
     return map.func() instanceof PythonUDF udf && udf.name().startsWith(CHAIN);
   }
@@ -168,7 +168,7 @@ public final class HandOver extends SparkPlan {
     return original.hashCode();
   }
 
-  /** What a task does; all that it needs travels with it. */
+  /** The work of a task, with everything that it needs. */
   private static final class Run
       extends AbstractFunction2<Object, Iterator<InternalRow>, Iterator<ColumnarBatch>>
       implements java.io.Serializable {
@@ -214,15 +214,15 @@ public final class HandOver extends SparkPlan {
     }
   }
 
-  /** Sends and receives at the same time, and nothing stays in a buffer. */
+  /** Sends and receives at the same time, without buffering. */
   @SuppressWarnings({"rawtypes", "unchecked"}) // Scala's types say more than Java's
   private static final class Unbuffered extends BaseArrowPythonRunner {
-    /** The size of what is to be sent from which on it is sent at once: whatever there is. */
+    /** The buffer size from which data is sent at once: so small that nothing is held back. */
     private static final int NO_BUFFER = 8;
 
     private static final int RECEIVED = 1 << 17;
 
-    /** What tells a worker that it is one of ours. */
+    /** The variable that marks a worker as one of ours. */
     private static final String WORKER = "TAILRACE_HAND_OVER";
 
     private static final int[][] ARGUMENTS = {{0}};
@@ -237,7 +237,7 @@ public final class HandOver extends SparkPlan {
       envVars().put(WORKER, "1");
     }
 
-    /** The columns that Python gets, inside the one struct. */
+    /** The columns that Python gets, inside one struct. */
     List<Field> fields() {
       return root().getSchema().getFields().get(0).getChildren();
     }
@@ -299,7 +299,7 @@ public final class HandOver extends SparkPlan {
     return JavaConverters.asScalaBuffer(Arrays.asList(only)).toList();
   }
 
-  /** The batches that come back, and when each of them has been dealt with. */
+  /** The batches that come back, and when each of them has been processed. */
   private static final class Returned extends AbstractIterator<ColumnarBatch> {
     private final Iterator<ColumnarBatch> results;
     private final OpenBatch origin;
@@ -335,7 +335,7 @@ public final class HandOver extends SparkPlan {
       return given;
     }
 
-    /** Python returns one column, a struct of all columns, in the same vectors again and again. */
+    /** Python returns one column, a struct of all columns, always in the same vectors. */
     private ColumnarBatch flattened(ColumnarBatch batch) {
       ValueVector vector = ((ArrowColumnVector) batch.column(0)).getValueVector();
       if (vector != struct) {

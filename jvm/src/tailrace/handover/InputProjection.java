@@ -17,16 +17,17 @@ import scala.collection.JavaConverters;
 import scala.collection.immutable.Seq;
 
 /**
- * How the columns that a chain gets come out of the rows below it.
+ * How a chain's input columns are taken from the rows below it.
  *
- * <p>A projection right below would copy every column into a row, only for it to be copied into
- * Arrow. So it is not run: what it passes on is taken from the row below it, and the rest computed.
+ * <p>A projection right below would copy every column into a row, which would then be copied into
+ * Arrow. So it is not run: the columns that it passes on are taken from the row below it, and the
+ * rest is computed.
  */
 record InputProjection(Seq<Attribute> below, List<Expression> wanted) implements Serializable {
-  /** The column, last if it is there, that a {@link Page} fills by itself. */
+  /** The column that a {@link Page} fills by itself; if present, it is the last. */
   private static final String STAMP = "_tailrace_read";
 
-  /** What gives the rows of a plan, without the projection that it may begin with. */
+  /** The plan without the projection that it may begin with. */
   static SparkPlan source(SparkPlan plan) {
     ProjectExec project = projection(plan);
     return project == null ? plan : ((InputAdapter) project.child()).child();
@@ -40,7 +41,7 @@ record InputProjection(Seq<Attribute> below, List<Expression> wanted) implements
     return new InputProjection(source(plan).output(), wanted);
   }
 
-  /** The projection that is all of what Spark would compile, or null. */
+  /** The projection, if it is everything that Spark would compile; otherwise null. */
   private static ProjectExec projection(SparkPlan plan) {
     return plan instanceof WholeStageCodegenExec whole
             && whole.child() instanceof ProjectExec project
@@ -76,7 +77,7 @@ record InputProjection(Seq<Attribute> below, List<Expression> wanted) implements
       projection.initialize(partition);
     }
 
-    /** Where a column that is passed on is in the row below, or -1. */
+    /** The index, in the row below, of a column that is passed on; otherwise -1. */
     private int passedOn(Expression column) {
       Expression named = column instanceof Alias alias ? alias.child() : column;
       return named instanceof Attribute attribute
@@ -88,12 +89,12 @@ record InputProjection(Seq<Attribute> below, List<Expression> wanted) implements
       return places.length;
     }
 
-    /** Where a column is: its place in the row, or -1, -2, ... in what is computed of it. */
+    /** The index of a column in the row, or -1, -2, ... in the computed row. */
     int place(int column) {
       return places[column];
     }
 
-    /** What has to be computed of a row, in a row that is used again. */
+    /** The computed columns of a row, in a row that is reused. */
     InternalRow computed(InternalRow row) {
       return projection.apply(row);
     }

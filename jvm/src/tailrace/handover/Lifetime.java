@@ -7,14 +7,14 @@ import java.util.concurrent.ConcurrentMap;
 /**
  * How long the open batch of a chain may wait for more records, and how long for the first.
  *
- * <p>The driver sets both for a chain of a flow. A task takes the values along that held when its
- * batch was planned; where driver and tasks share a JVM, as in local mode, a change of the lifetime
- * reaches running tasks at once.
+ * <p>The driver sets both for a chain of a flow. A task uses the values from when its batch was
+ * planned; if driver and tasks share a JVM, as in local mode, a change of the lifetime reaches
+ * running tasks at once.
  */
 public final class Lifetime implements Serializable {
   private static final long serialVersionUID = 1L;
 
-  /** What the driver has set, by flow and chain; empty on executors. */
+  /** The values set by the driver, by flow and chain; empty on executors. */
   private static final ConcurrentMap<String, ConcurrentMap<String, Values>> FLOWS =
       new ConcurrentHashMap<>();
 
@@ -32,27 +32,27 @@ public final class Lifetime implements Serializable {
     tickNanos = values == null ? Long.MAX_VALUE : values.tickNanos;
   }
 
-  /** As it is now, for a batch that is being planned. */
+  /** The current lifetime, for a batch that is being planned. */
   static Lifetime of(String flow, String chain) {
     return new Lifetime(flow, chain);
   }
 
-  /** Sets the lifetime of a chain's open batches; 0 sends what is there whenever Python is free. */
+  /** Sets the lifetime of a chain's open batches; 0 sends all records whenever Python is free. */
   public static void set(String flow, String chain, double ms) {
     values(flow, chain).nanos = Math.round(ms * 1e6);
   }
 
-  /** Has an empty batch sent to a chain when no record came for this long, so that time passes. */
+  /** Sends an empty batch to a chain when no record arrived for this long, so that time passes. */
   public static void setTick(String flow, String chain, double ms) {
     values(flow, chain).tickNanos = Math.round(ms * 1e6);
   }
 
-  /** Forgets a flow whose run is over. */
+  /** Removes a flow whose run is over. */
   public static void forget(String flow) {
     FLOWS.remove(flow);
   }
 
-  /** Called where a task runs, before it asks for the lifetime. */
+  /** Must be called where the task runs, before the lifetime is read. */
   void arrive() {
     live = find(flow, chain);
   }

@@ -20,33 +20,33 @@ import scala.collection.Iterator;
 /**
  * Collects the records of a task into batches for Python, one open batch at a time.
  *
- * <p>A thread of its own takes records from the operators below as they come. Whoever sends to
- * Python asks for the next batch: it gets the open one as soon as it holds a record and is as old
- * as its lifetime, or holds clearly more than batches of late did, or is full, or the input is at
- * its end; and an empty one when there was none for long, if the chain wants to know how time
- * passes. While Python is busy nobody asks, and records gather: so batches grow with the load by
- * themselves, up to the most that one may hold, where the collecting thread waits and the source
- * feels it.
+ * <p>A separate thread takes records from the operators below as they arrive. The sender to Python
+ * asks for the next batch: it gets the open one as soon as that holds a record and has reached its
+ * lifetime, or holds clearly more records than recent batches, or is full, or the input has ended;
+ * and it gets an empty one after a long pause, if the chain needs to know how time passes. While
+ * Python is busy no batch is requested, and records collect: so batches grow with the load by
+ * themselves, up to the maximum size. Then the collecting thread waits, which slows down the
+ * source.
  *
  * <p>A lifetime is chosen for a rate. When the rate jumps, batches of that age hold so many more
- * records that working through them takes up what the bound left; the driver shortens lifetimes
+ * records that processing them uses up the slack in the bound; the driver shortens lifetimes only
  * half a second later. Until then a batch is sent when it is half as large again as usual.
  *
  * <p>There are two pages: records enter one while the other is sent.
  */
 final class OpenBatch extends AbstractIterator<Page> {
-  /** So many records may be in a batch, and more if Python goes through them in this time. */
+  /** The most records in a batch, or more if Python processes them within this time. */
   private static final int MANY = 2_000;
 
   private static final long SOON_NANOS = 5_000_000;
 
-  /** Batches over which it is told how many records are usual. */
+  /** The number of batches that determine the usual number of records. */
   private static final int USUAL_OF = 16;
 
-  /** A batch of so many bytes is full in any case. */
+  /** A batch with this many bytes is full in any case. */
   private static final long MOST_BYTES = 1 << 20;
 
-  /** Batches that may be under way: one that Python works on, and one for it to go on with. */
+  /** Batches that may be in flight: the one that Python works on, and the one after it. */
   private static final int WINDOW = Integer.getInteger("tailrace.window", 2);
 
   private final Iterator<InternalRow> records;
@@ -55,7 +55,7 @@ final class OpenBatch extends AbstractIterator<Page> {
   private final BufferAllocator allocator;
   private final UninterruptibleThread collector;
 
-  /** Held while a record enters the open page, or the page is taken away: some nanoseconds. */
+  /** Held for some nanoseconds, while a record enters the open page or the page is taken. */
   private final AtomicInteger busy = new AtomicInteger();
 
   private Page open;
@@ -66,7 +66,7 @@ final class OpenBatch extends AbstractIterator<Page> {
   private double usual;
   private long batches;
 
-  /** For those who wait. */
+  /** For waiting threads. */
   private final ReentrantLock lock = new ReentrantLock();
 
   private final Condition changed = lock.newCondition();
@@ -76,7 +76,7 @@ final class OpenBatch extends AbstractIterator<Page> {
   private boolean ended;
   private Throwable failure;
 
-  /** A batch that Python has, or will have next. */
+  /** A batch that Python has, or will get next. */
   private record Sent(int records, long nanos) {}
 
   /** {@code fields} are the columns that Python gets. */
@@ -93,7 +93,7 @@ final class OpenBatch extends AbstractIterator<Page> {
     InputProjection.Taker taker = projection.taker(fields, context.partitionId());
     open = new Page(taker, fields, allocator);
     sent = new Page(taker, fields, allocator);
-    // Listeners are called last first: by then neither the collector is there nor who sends.
+    // Listeners are called last first: by then both the collector and the sender have ended.
     context.addTaskCompletionListener((TaskCompletionListener) done -> free());
     collector = new UninterruptibleThread(this::collect, "tailrace-collector");
     collector.setDaemon(true);
@@ -106,7 +106,7 @@ final class OpenBatch extends AbstractIterator<Page> {
     allocator.close();
   }
 
-  /** Begins to collect; the task does not end before the collector has. */
+  /** Starts to collect; the task does not end before the collector has. */
   void start() {
     context.addTaskCompletionListener((TaskCompletionListener) done -> stop());
     collector.start();
@@ -219,7 +219,7 @@ final class OpenBatch extends AbstractIterator<Page> {
     busy.lazySet(0);
   }
 
-  /** Whether something is true of the open page, which may change as soon as this returns. */
+  /** Whether a condition holds for the open page; this may change as soon as it returns. */
   private boolean now(BooleanSupplier question) {
     hold();
     try {
@@ -241,7 +241,7 @@ final class OpenBatch extends AbstractIterator<Page> {
     return open.records() >= most || open.bytes() >= MOST_BYTES;
   }
 
-  // --- whoever sends to Python -----------------------------------------------------------------
+  // --- the sender to Python --------------------------------------------------------------------
 
   @Override
   public boolean hasNext() {
@@ -306,14 +306,14 @@ final class OpenBatch extends AbstractIterator<Page> {
     letGo();
   }
 
-  /** Takes a batch as one more example of how many records are usual. */
+  /** Includes a batch in the usual number of records. */
   private void expectLike(int records) {
     batches++;
     usual += (records - usual) / Math.min(batches, USUAL_OF);
     enough = (int) (1.5 * usual) + 2;
   }
 
-  /** Says that the results of a batch have come back, from which follows how many are enough. */
+  /** Notes that the results of a batch have come back, and updates how many records are enough. */
   void returned() {
     lock.lock();
     try {
@@ -331,7 +331,7 @@ final class OpenBatch extends AbstractIterator<Page> {
     }
   }
 
-  /** Spark's iterators declare no exceptions, and its runner wants the original one. */
+  /** Spark's iterators declare no exceptions, and its runner needs the original one. */
   @SuppressWarnings("unchecked")
   private static <T extends Throwable> void throwAsIs(Throwable error) throws T {
     throw (T) error;

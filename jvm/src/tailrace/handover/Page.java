@@ -11,13 +11,13 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import tailrace.pacing.Clock;
 
 /**
- * The records of one hand-over, written in Arrow as they come, and then those of another.
+ * The records of one hand-over, written as Arrow when they arrive; reused for later hand-overs.
  *
- * <p>Its last column may be the one that says when each record entered it. Nobody asks for more than
- * the mean, so all records get that, and where they come in crowds not each of them is timed.
+ * <p>Its last column may hold the time when each record entered it. Only the mean is used, so all
+ * records get the mean, and when many arrive at once only some of them are timed.
  */
 final class Page implements AutoCloseable {
-  /** The clock is read so often for a page that is as long as the one before. */
+  /** How often the clock is read for a page that is as long as the previous one. */
   private static final int READINGS = 64;
 
   private static final int FIRST_CAPACITY = 64;
@@ -47,7 +47,7 @@ final class Page implements AutoCloseable {
     return records;
   }
 
-  /** How much it holds. */
+  /** Its number of records. */
   long bytes() {
     return bytes;
   }

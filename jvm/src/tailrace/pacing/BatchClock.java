@@ -7,33 +7,33 @@ import org.apache.spark.sql.execution.datasources.v2.LowLatencyClock$;
 import org.apache.spark.util.SystemClock;
 
 /**
- * Lets a real-time batch end before its time.
+ * Lets a real-time batch end early.
  *
- * <p>A real-time batch reads until a clock says that its time is up, so that whoever sets the clock
- * can end it: to stop a query without a batch that must be repeated, or to change its plan. It
- * works where driver and tasks share a JVM; elsewhere a batch ends when its time is up.
+ * <p>A real-time batch reads until a clock says that its time is up, so a replaced clock can end
+ * it: to stop a query without a batch that must be repeated, or to change its plan. This works if
+ * driver and tasks share a JVM; otherwise a batch ends when its time is up.
  */
 public final class BatchClock extends SystemClock {
   private static final long serialVersionUID = 1L;
   private static final String QUERY = "sql.streaming.queryId";
   private static final Set<String> ENDING = ConcurrentHashMap.newKeySet();
 
-  /** Puts this clock in the place of Spark's. */
+  /** Replaces Spark's clock by this one. */
   public static void install() {
     LowLatencyClock$.MODULE$.setClock(new BatchClock());
   }
 
-  /** Ends the batch that a query is in, and every one after it until {@link #goOn}. */
+  /** Ends the current batch of a query, and every one after it until {@link #goOn}. */
   public static void end(String queryId) {
     ENDING.add(queryId);
   }
 
-  /** Lets the batches of a query last again. */
+  /** Lets the batches of a query run for their full time again. */
   public static void goOn(String queryId) {
     ENDING.remove(queryId);
   }
 
-  /** Whether the batch of a task is to end now. */
+  /** Whether the batch of a task should end now. */
   public static boolean isEnding(TaskContext context) {
     return !ENDING.isEmpty() && isAmongThem(context);
   }
@@ -48,7 +48,7 @@ public final class BatchClock extends SystemClock {
 
   @Override
   public long getTimeMillis() {
-    // Asked for every record, and seldom is anything ending.
+    // Called for every record, and rarely is a batch ending.
     boolean ending = !ENDING.isEmpty() && isEnding(TaskContext.get());
     return ending ? Long.MAX_VALUE : System.currentTimeMillis();
   }

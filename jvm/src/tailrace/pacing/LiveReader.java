@@ -13,15 +13,14 @@ import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeRead;
 import org.apache.spark.sql.execution.datasources.v2.RealTimeStreamScanExec;
 
 /**
- * Reads a source in real-time mode as Spark does, but looks up while no record comes.
+ * Reads a source in real-time mode like Spark, but checks the clock while no record arrives.
  *
- * <p>A source waits for a record until the batch is over. One that knows nothing of {@link
- * BatchClock}, as Kafka's, sleeps through the end of a batch that ends before its time: the batch
- * would be given up, and its results sent again. So it is asked to wait for a short time, again and
- * again.
+ * <p>A source waits for a record until the batch is over. One that does not use {@link BatchClock},
+ * such as Kafka's, sleeps through the early end of a batch: the batch would be abandoned, and its
+ * results sent again. So it is asked repeatedly to wait for a short time.
  */
 public final class LiveReader implements SupportsRealTimeRead<InternalRow> {
-  /** How long a source may wait before its task looks up. */
+  /** How long a source may wait before its task checks the clock. */
   private static final Long SLICE_MS = 100L;
 
   private final SupportsRealTimeRead<InternalRow> source;
@@ -32,8 +31,8 @@ public final class LiveReader implements SupportsRealTimeRead<InternalRow> {
   }
 
   /**
-   * Has a scan read this way. Spark has no place to put a reader into, and finds the offsets of a
-   * batch by the scan and its stream, so that neither can be replaced: its factory of readers is.
+   * Makes a scan read this way. Spark has no hook for a reader, and finds the offsets of a batch by
+   * the scan and its stream, so neither can be replaced: instead its factory of readers is.
    */
   public static void readFor(RealTimeStreamScanExec scan) {
     PartitionReaderFactory factory = scan.readerFactory(); // is made now, if it was not
@@ -94,7 +93,7 @@ public final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     source.close();
   }
 
-  /** Makes the readers on the executors. */
+  /** Creates the readers on the executors. */
   private record Factory(PartitionReaderFactory source) implements PartitionReaderFactory {
     @Override
     @SuppressWarnings("unchecked") // real-time mode refuses sources of any other reader

@@ -7,9 +7,9 @@ import org.apache.spark.util.Clock;
 /**
  * Decides when a micro-batch query may cut its next batch.
  *
- * <p>Spark's trigger asks a clock to wait until the next batch is due. Put in the place of that
- * clock, a pacer makes the interval a value that can change while the query runs, for any source,
- * and lets a query be held between two batches, where stopping it interrupts nothing.
+ * <p>Spark's trigger asks a clock to wait until the next batch is due. In place of that clock, a
+ * pacer makes the interval a value that can change while the query runs, for any source, and can
+ * hold a query between two batches, where stopping it interrupts nothing.
  */
 public final class Pacer implements Clock {
   private long intervalNanos;
@@ -45,7 +45,7 @@ public final class Pacer implements Clock {
         field.setAccessible(true);
         return field;
       } catch (NoSuchFieldException absent) {
-        // declared further up, or nowhere
+        // declared in a superclass, or nowhere
       }
     }
     throw new NoSuchFieldException(type.getName() + "." + name);
@@ -55,18 +55,18 @@ public final class Pacer implements Clock {
     return (long) (ms * 1e6);
   }
 
-  /** The time between the cuts of two batches, from the next one on; 0 is back to back. */
+  /** Sets the time between the cuts of two batches, from the next one on; 0 is back to back. */
   public synchronized void setInterval(double intervalMs) {
     intervalNanos = nanos(intervalMs);
     notifyAll();
   }
 
-  /** When the batch at hand was cut, in microseconds since the epoch. */
+  /** When the current batch was cut, in microseconds since the epoch. */
   public synchronized long lastCutUs() {
     return lastCutUs;
   }
 
-  /** Lets the batch at hand finish and no other begin. */
+  /** Lets the current batch finish and no other begin. */
   public synchronized void hold() {
     held = true;
     notifyAll();
@@ -79,7 +79,7 @@ public final class Pacer implements Clock {
     notifyAll();
   }
 
-  /** Waits until the query is held between two batches; false if it is not in time. */
+  /** Waits until the query is held between two batches; false after a timeout. */
   public synchronized boolean awaitHeld(long timeoutMs) throws InterruptedException {
     long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
     while (!parked) {
@@ -113,7 +113,7 @@ public final class Pacer implements Clock {
       long now = System.nanoTime();
       long left = lastCutNanos + intervalNanos - now;
       if (left <= 0) {
-        // On time, cuts keep their rhythm; late, the rhythm starts anew from now.
+        // If on time, cuts keep their rhythm; if late, the rhythm restarts from now.
         lastCutNanos = left > -TimeUnit.MILLISECONDS.toNanos(2) ? now + left : now;
         lastCutUs = tailrace.pacing.Clock.nowUs();
         return;

@@ -15,15 +15,15 @@ import scala.collection.immutable.Nil$;
 import scala.collection.immutable.Seq;
 
 /**
- * Broadcasts the static side of every join in real-time mode, however large Spark takes it to be.
+ * Broadcasts the static side of every join in real-time mode, whatever size Spark estimates.
  *
- * <p>Any other join would sort or gather the stream first, and so give out nothing until the batch
+ * <p>Any other join would sort or collect the stream first, and so return nothing until the batch
  * has ended, a minute later.
  */
 public final class LiveJoins extends SparkStrategy {
   private final SparkSession session;
 
-  /** Made once for each session, by the extension. */
+  /** Created once for each session, by the extension. */
   public LiveJoins(SparkSession session) {
     this.session = session;
   }

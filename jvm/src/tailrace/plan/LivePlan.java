@@ -13,7 +13,7 @@ import org.apache.spark.sql.catalyst.plans.logical.RepartitionOperation;
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2;
 import scala.collection.JavaConverters;
 
-/** What real-time mode would ask of a query, read from its plan before it is started. */
+/** What real-time mode requires of a query, read from its plan before it is started. */
 public final class LivePlan {
   private LivePlan() {}
 
@@ -59,7 +59,7 @@ public final class LivePlan {
     return name.startsWith("tailrace.replay.") || name.startsWith("org.apache.spark.sql.kafka010.");
   }
 
-  /** The plan that Spark analysed, with what WITH names in SQL put where it is used. */
+  /** The analysed plan, with the common table expressions (WITH in SQL) inlined. */
   public static LogicalPlan read(Dataset<Row> frame) {
     var classic = (org.apache.spark.sql.classic.Dataset<Row>) frame;
     return new InlineCTE(true, false, false).apply(classic.queryExecution().analyzed());

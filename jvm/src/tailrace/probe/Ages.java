@@ -8,13 +8,15 @@ import java.util.concurrent.ConcurrentMap;
 /**
  * How old records were: their count, mean and sum of squared deviations, and logarithmic bins.
  *
- * <p>Records that follow each other are of about the same age, so that the bin of one is mostly
- * that of the one before, and a logarithm for each is not needed.
+ * <p>Consecutive records have about the same age, so the bin of a record is usually that of the
+ * previous one, and no logarithm is needed.
  */
 final class Ages implements Serializable {
   private static final long serialVersionUID = 1L;
 
-  /** What the bins are: up to {@code smallestMs} bin 0, each end {@code gamma} times the last. */
+  /**
+   * The bins: up to {@code smallestMs} bin 0, and each further end {@code gamma} times the last.
+   */
   record Scale(double smallestMs, double gamma) implements Serializable {
     private int bin(long ageUs) {
       double ratio = Math.max(1.0, ageUs / 1e3 / smallestMs);
@@ -59,7 +61,7 @@ final class Ages implements Serializable {
     if (count++ == 0) {
       firstUs = ageUs;
     }
-    long beyond = ageUs - firstUs; // squares of what is small lose no digits
+    long beyond = ageUs - firstUs; // squares of small numbers lose no digits
     sum += beyond;
     squares += (double) beyond * beyond;
   }
@@ -87,7 +89,7 @@ final class Ages implements Serializable {
 
   void clear() {
     Arrays.fill(bins, 0, highest + 1, 0);
-    highest = bin; // where the next one may go without a search
+    highest = bin; // where the next one may be counted without a search
     count = 0;
     sum = 0;
     squares = 0;

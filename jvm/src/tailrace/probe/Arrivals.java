@@ -17,7 +17,7 @@ import tailrace.pacing.Clock;
  *
  * <p>A record's age is the time from its arrival to a reference moment of its batch. Ages are kept
  * per task as count, mean, sum of squared deviations and logarithmic bins, so that everything
- * merges exactly. A task that runs twice overwrites what it said before: nothing counts twice.
+ * merges exactly. A task that runs twice overwrites its earlier values: nothing counts twice.
  */
 public final class Arrivals extends AccumulatorV2<Long, String> {
   private static final long serialVersionUID = 1L;
@@ -32,7 +32,7 @@ public final class Arrivals extends AccumulatorV2<Long, String> {
   }
 
   /**
-   * Makes a counter that the driver can read.
+   * Creates a counter that the driver can read.
    *
    * @param smallestMs the upper end of bin 0
    * @param gamma the ratio of the ends of neighbouring bins
@@ -56,7 +56,7 @@ public final class Arrivals extends AccumulatorV2<Long, String> {
     return functions.udf(pass, DataTypes.BooleanType).asNondeterministic();
   }
 
-  /** Forgets the last batch and begins the next, whose ages are counted to this moment. */
+  /** Clears the last batch and starts the next, with ages measured up to this time. */
   public void begin(long nextReferenceUs) {
     tasks = new TreeMap<>();
     referenceUs = nextReferenceUs;
@@ -100,7 +100,7 @@ public final class Arrivals extends AccumulatorV2<Long, String> {
     tasks.putAll(((Arrivals) other).tasks);
   }
 
-  /** One line a task: partition, first record in microseconds, count, mean, m2, bin:count ... */
+  /** One line per task: partition, first record in microseconds, count, mean, m2, bin:count ... */
   @Override
   public String value() {
     StringBuilder text = new StringBuilder();
@@ -108,7 +108,7 @@ public final class Arrivals extends AccumulatorV2<Long, String> {
     return text.toString();
   }
 
-  /** What one task saw. */
+  /** The counts of one task. */
   private static final class Task implements java.io.Serializable {
     private static final long serialVersionUID = 1L;
     private final long startedUs = Clock.nowUs();

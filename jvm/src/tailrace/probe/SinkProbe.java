@@ -25,11 +25,12 @@ import scala.runtime.AbstractFunction1;
 import tailrace.pacing.Clock;
 
 /**
- * Sees records pass the end of a flow in real-time mode, and tells the driver while the batch is
- * still running: how many, how long after their arrival, and when the first and the last passed.
+ * Observes records at the end of a flow in real-time mode, and reports to the driver while the
+ * batch is still running: how many passed, how long after their arrival, and when the first and the
+ * last did.
  *
- * <p>It speaks in datagrams, which never hold a record up: what is not heard is lost, and the
- * numbers that they bear show how much. Nothing that goes wrong there hurts the task.
+ * <p>It sends datagrams, which never delay a record: those that do not arrive are lost, and their
+ * sequence numbers show how many. Errors there do not affect the task.
  */
 public final class SinkProbe extends AbstractFunction1<Object, Object> implements Serializable {
   private static final long serialVersionUID = 1L;
@@ -55,8 +56,8 @@ public final class SinkProbe extends AbstractFunction1<Object, Object> implement
   /**
    * A filter of the arrival time, in microseconds, that lets every record pass.
    *
-   * @param token what the driver knows its own measurements by
-   * @param sink the end of the flow that it stands at
+   * @param token identifies measurements for this driver
+   * @param sink the end of the flow that it observes
    * @param smallestMs the upper end of bin 0
    * @param gamma the ratio of the ends of neighbouring bins
    */
@@ -68,19 +69,19 @@ public final class SinkProbe extends AbstractFunction1<Object, Object> implement
             Option.empty(), true, false);
   }
 
-  /** The one that a condition is, if it is one and nothing else. */
+  /** The probe in a condition, if the condition is just a probe. */
   public static Optional<SinkProbe> in(Expression condition) {
     return condition instanceof ScalaUDF udf && udf.function() instanceof SinkProbe probe
         ? Optional.of(probe)
         : Optional.empty();
   }
 
-  /** Begins to watch a task; it ends by itself. */
+  /** Starts to observe a task; this ends by itself. */
   public Task task(TaskContext context) {
     return new Task(context);
   }
 
-  /** Sees one record, where Spark has operators of its own between the last step and the end. */
+  /** Observes one record, if there are Spark operators between the last step and the end. */
   @Override
   public Object apply(Object arrivedUs) {
     if (tasks == null) {
@@ -96,7 +97,7 @@ public final class SinkProbe extends AbstractFunction1<Object, Object> implement
     return Boolean.TRUE;
   }
 
-  /** What one task saw since it last spoke. */
+  /** What one task has observed since its last report. */
   public final class Task {
     private final TaskContext context;
     private final String name = "jvm-" + ProcessHandle.current().pid() + "-"
@@ -124,10 +125,10 @@ public final class SinkProbe extends AbstractFunction1<Object, Object> implement
     }
 
     /**
-     * Sees the records of a batch that has passed since a moment; they passed one after the other,
-     * and each took its share of the time.
+     * Observes the records of a batch that has passed since a given time; they passed one after the
+     * other, and each took an equal share of the time.
      *
-     * @param tags when each had arrived, or null if nobody knows
+     * @param tags when each had arrived, or null if that is unknown
      */
     public void see(ColumnVector tags, int records, long sinceUs) {
       long nowUs = Clock.nowUs();
@@ -164,7 +165,7 @@ public final class SinkProbe extends AbstractFunction1<Object, Object> implement
       try {
         send(said);
       } catch (IOException unheard) {
-        unsent++; // which the next one says
+        unsent++; // the next one reports this
       }
       ages.clear();
     }

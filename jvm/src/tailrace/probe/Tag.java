@@ -42,22 +42,22 @@ import tailrace.plan.LivePlan;
  * Carries the arrival time of a record through Spark's own operators, in a column that the
  * pipeline does not see: the tag of Lohrmann 2016, section 4.4.1.
  *
- * <p>A step takes the tag off its input and puts it on its output. Between two steps Spark drops
+ * <p>A step removes the tag from its input and adds it to its output. Between two steps Spark drops
  * every column that the pipeline does not name, so this adds the tag to the output of each operator
- * on the way. An operator whose results each come of one record of the stream keeps the tag: a
- * projection, an explode, a join with a static side. Where many records become one, as in an
- * aggregation, or where two streams meet, no tag fits and it ends there.
+ * on the way. An operator keeps the tag if each of its results comes from one record of the stream:
+ * a projection, an explode, a join with a static side. If many records become one, as in an
+ * aggregation, or two streams are joined, no tag fits and it ends there.
  */
 public final class Tag {
   /** The column of the arrival time, in microseconds since the epoch. */
   public static final String NAME = "_tailrace_us";
 
-  /** Tells the tag from a column of the user's that has its name; stands in its metadata. */
+  /** A mark in the tag's metadata, which distinguishes it from a user's column of the same name. */
   public static final String MARK = "tailrace.arrival";
 
   private Tag() {}
 
-  /** The same records with their tag as the last column, where there is one; else as they are. */
+  /** The same records with their tag as the last column, if there is one; otherwise unchanged. */
   public static Dataset<Row> carried(Dataset<Row> frame) {
     var classic = (org.apache.spark.sql.classic.Dataset<Row>) frame;
     LogicalPlan plan = LivePlan.read(frame);
@@ -66,7 +66,7 @@ public final class Tag {
         .orElse(frame);
   }
 
-  /** What the records of a frame lost their tag in, as a user would say it. */
+  /** The operator in which a frame's records lost their tag, in the user's terms. */
   public static String lostIn(Dataset<Row> frame) {
     return culprit(LivePlan.read(frame)).map(Tag::described).orElse("an operator");
   }
@@ -76,7 +76,7 @@ public final class Tag {
     return org.apache.spark.sql.classic.Dataset.ofRows(like.sparkSession(), plan);
   }
 
-  /** The plan with the tag as the last of its output. */
+  /** The plan with the tag as the last output column. */
   private static Optional<LogicalPlan> tagged(LogicalPlan plan) {
     if (tag(plan).isPresent()) {
       return Optional.of(plan);
@@ -94,7 +94,7 @@ public final class Tag {
       return tagged(expand.child()).map(child -> expanded(expand, child));
     }
     if (plan instanceof Deduplicate distinct) {
-      // Its keys stay what they are: told to take all columns, it would take the tag for one.
+      // The keys stay as given: all columns would now include the tag.
       return tagged(distinct.child())
           .map(child -> new Deduplicate(distinct.keys(), child, Option.empty()));
     }
@@ -111,7 +111,9 @@ public final class Tag {
     return Optional.empty();
   }
 
-  /** Whether every column of the child is in the output, and what it means depends on none. */
+  /**
+   * Whether every column of the child is in the output, and its meaning depends on none of them.
+   */
   private static boolean keepsColumns(LogicalPlan plan) {
     return plan instanceof Filter
         || plan instanceof SubqueryAlias
@@ -145,7 +147,7 @@ public final class Tag {
         : Optional.empty();
   }
 
-  /** A join in which one side has the tag, and every result has a record of that side. */
+  /** A join in which one side has the tag, and every result contains a record of that side. */
   private static Optional<LogicalPlan> joined(Join join) {
     Optional<LogicalPlan> left = tagged(join.left());
     Optional<LogicalPlan> right = tagged(join.right());
@@ -165,7 +167,7 @@ public final class Tag {
         : type == RightOuter$.MODULE$);
   }
 
-  /** The operator that has the tag in what it reads and not in what it gives. */
+  /** The operator that has the tag in its input but not in its output. */
   private static Optional<LogicalPlan> culprit(LogicalPlan plan) {
     if (tagged(plan).isPresent()) {
       return Optional.empty();
@@ -203,7 +205,7 @@ public final class Tag {
     return tag(plan).orElseThrow();
   }
 
-  /** The given columns and then the tag. */
+  /** The given columns, followed by the tag. */
   @SuppressWarnings("unchecked") // an attribute is a named expression
   private static LogicalPlan project(LogicalPlan with, Seq<Attribute> columns) {
     Attribute tag = tagOf(with);

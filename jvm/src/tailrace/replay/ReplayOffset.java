@@ -7,8 +7,8 @@ import java.util.stream.Collectors;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 
 /**
- * How far a replay has come: for each partition the index of the next record of its own
- * subsequence. The start of the replay travels along, so a restart keeps every due time.
+ * The progress of a replay: for each partition the index of the next record in its own subsequence.
+ * It includes the start of the replay, so that a restart keeps every due time.
  */
 final class ReplayOffset extends Offset {
   private static final Pattern JSON =

@@ -3,7 +3,7 @@ package tailrace.replay;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * What a user may set on the replay source; a start or a limit that was not given is null.
+ * The user's options for the replay source; a start or limit that was not given is null.
  */
 record ReplayOptions(String trace, int partitions, Long startUs, Long maxRecordsPerBatch) {
 

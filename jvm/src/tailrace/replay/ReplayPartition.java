@@ -4,8 +4,8 @@ import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 
 /**
- * The records of one task: every {@code stride}-th record of the trace from {@code partition} on,
- * and of these the ones numbered {@code from} up to, not including, {@code until}.
+ * The records of one task: of every {@code stride}-th record of the trace from {@code partition}
+ * on, those numbered {@code from} (inclusive) to {@code until} (exclusive).
  */
 record ReplayPartition(
     String trace, long fingerprint, long startUs, int partition, int stride, int from, int until)
@@ -21,6 +21,6 @@ record ReplayPartition(
     return (int) (((long) records - partition + stride - 1) / stride);
   }
 
-  /** Where a real-time task stopped: the number of the next record of its partition. */
+  /** Where a real-time task stopped: the number of the next record in its partition. */
   record End(long startUs, int partition, int next) implements PartitionOffset {}
 }

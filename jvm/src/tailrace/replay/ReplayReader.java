@@ -14,20 +14,20 @@ import tailrace.pacing.BatchClock;
 import tailrace.pacing.Clock;
 
 /**
- * Reads one partition of a trace through one row that is used again for every record. In real-time
- * mode it parks until the next record is due.
+ * Reads one partition of a trace through one row that is reused for every record. In real-time mode
+ * it parks until the next record is due.
  */
 final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
   private static final RecordStatus RECORD = RecordStatus.newStatusWithoutArrivalTime(true);
   private static final RecordStatus NONE = RecordStatus.newStatusWithoutArrivalTime(false);
 
   /**
-   * The kernel wakes a parked thread about this late, so the last bit is spun; but not where
-   * records follow each other faster than that, which would take a core for nothing.
+   * The kernel wakes a parked thread about this late, so the rest of the time is spent spinning;
+   * but not if records follow each other faster than that, which would waste a core.
    */
   private static final long SPIN_NS = 50_000;
 
-  /** A task may be killed, or its batch ended, without an interrupt: it looks up this often. */
+  /** A task may be killed, or its batch ended, without an interrupt: it checks this often. */
   private static final long LOOK_UP_NS = 20_000_000;
 
   private final ReplayPartition task;
@@ -36,10 +36,10 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
   private final TaskContext context = TaskContext.get();
   private int next;
 
-  /** The last reading of the clock: what was due by then needs no other. */
+  /** The last reading of the clock: records due by then need no new one. */
   private long seenUs;
 
-  /** When the record before was due. */
+  /** When the previous record was due. */
   private long beforeUs;
 
   private ReplayReader(ReplayPartition task) {
@@ -92,10 +92,10 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
 
   @Override
   public void close() {
-    // The mapping is shared and goes with its last user.
+    // The mapping is shared and freed with its last user.
   }
 
-  /** Waits, but not beyond the end of the batch; whether the time has come. */
+  /** Waits, but not beyond the end of the batch; returns whether the time was reached. */
   private boolean waitUntil(long timeUs) throws InterruptedIOException {
     long spinNs = (timeUs - beforeUs) * 1000 > SPIN_NS ? SPIN_NS : 0;
     for (; seenUs < timeUs; seenUs = Clock.nowUs()) {
@@ -115,7 +115,7 @@ final class ReplayReader implements SupportsRealTimeRead<InternalRow> {
     return true;
   }
 
-  /** Makes the readers on the executors. */
+  /** Creates the readers on the executors. */
   record Factory() implements PartitionReaderFactory {
     @Override
     public PartitionReader<InternalRow> createReader(InputPartition partition) {

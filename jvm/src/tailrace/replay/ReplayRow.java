@@ -5,8 +5,8 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * A row that moves over the records of a trace and makes a column only when it is asked for it.
- * Spark prunes no columns of a stream, so this is what makes an unused payload free.
+ * A row that moves over the records of a trace and creates a column only when it is read. Spark
+ * does not prune columns of a stream, so this is what makes an unused payload free.
  */
 final class ReplayRow extends GenericInternalRow {
   private static final long serialVersionUID = 1L;

@@ -18,7 +18,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * The streaming source {@code tailrace-replay}: hands out the records of a trace file at their due
+ * The streaming source {@code tailrace-replay}: delivers the records of a trace file at their due
  * times, in micro-batches and in real-time mode.
  */
 public final class ReplaySource implements TableProvider, DataSourceRegister {
@@ -43,7 +43,7 @@ public final class ReplaySource implements TableProvider, DataSourceRegister {
   public Table getTable(
       StructType schema, Transform[] partitioning, Map<String, String> properties) {
     ReplayOptions options = ReplayOptions.of(new CaseInsensitiveStringMap(properties));
-    Trace.open(options.trace()); // what is wrong with the trace is said at load()
+    Trace.open(options.trace()); // errors in the trace are raised at load()
     return new Replay(options);
   }
 
@@ -72,7 +72,7 @@ public final class ReplaySource implements TableProvider, DataSourceRegister {
     }
   }
 
-  /** One use of that table in a query. */
+  /** One use of this table in a query. */
   private record ReplayScan(ReplayOptions options) implements Scan {
     @Override
     public StructType readSchema() {

@@ -14,8 +14,9 @@ import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow
 import tailrace.pacing.Clock;
 
 /**
- * The driver's side of a replay. In micro-batches it offers what is due by now; in real-time mode
- * it gives each task its whole partition, and the tasks wait for the due times themselves.
+ * The driver's side of a replay. In micro-batches it offers the records that are due by now; in
+ * real-time mode it gives each task its whole partition, and the tasks wait for due times
+ * themselves.
  */
 public final class ReplayStream
     implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode {
@@ -93,7 +94,7 @@ public final class ReplayStream
   public InputPartition[] planInputPartitions(Offset start, Offset end) {
     ReplayOffset from = (ReplayOffset) start;
     ReplayOffset to = (ReplayOffset) end;
-    // The end was logged; the start of a first batch that is run again was not.
+    // The end was logged; the start of a repeated first batch was not.
     return plan(to.startUs(), from, to::next);
   }
 
@@ -121,12 +122,12 @@ public final class ReplayStream
 
   @Override
   public void commit(Offset end) {
-    // A trace keeps its records: there is nothing to give back.
+    // A trace keeps its records: there is nothing to release.
   }
 
   @Override
   public void stop() {
-    // The mapping is shared and goes with its last user.
+    // The mapping is shared and freed with its last user.
   }
 
   private long nowUs() {

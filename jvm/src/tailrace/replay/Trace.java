@@ -29,7 +29,7 @@ final class Trace {
   private static final int KEPT_OPEN = 16;
   private static final long MAPPED_BYTES = 1L << 30;
 
-  /** The traces opened last in this JVM; streams and readers hold their own references. */
+  /** The most recently opened traces of this JVM; streams and readers hold their own references. */
   private static final Map<String, Trace> OPEN =
       new LinkedHashMap<>(KEPT_OPEN, 0.75f, true) {
         private static final long serialVersionUID = 1L;
@@ -118,7 +118,7 @@ final class Trace {
     return records;
   }
 
-  /** A hash of the whole file, by which driver and executors compare theirs. */
+  /** A hash of the whole file, to compare those of driver and executors. */
   long fingerprint() {
     return fingerprint;
   }
@@ -145,7 +145,7 @@ final class Trace {
     return UTF8String.fromBytes(bytes);
   }
 
-  /** The key table; made at the first call, so that a driver, which reads no row, has none. */
+  /** The key table; created at the first call, so the driver, which reads no rows, has none. */
   synchronized UTF8String[] keys() {
     if (keys == null) {
       UTF8String[] table = new UTF8String[keyStart.capacity() - 1];
@@ -207,7 +207,7 @@ final class Trace {
     return hash;
   }
 
-  /** Hands out the sections of the file in order, each at the next multiple of eight bytes. */
+  /** Returns the sections of the file in order, each at the next multiple of eight bytes. */
   private static final class Sections {
     private final String path;
     private final FileChannel channel;
@@ -249,7 +249,7 @@ final class Trace {
           .order(ByteOrder.LITTLE_ENDIAN);
     }
 
-    /** Checks that the file ends here, and by its checksum that it is as it was written. */
+    /** Checks that the file ends here, and that its checksum is right. */
     long end() throws IOException {
       long expected = summed ? next(1, Long.BYTES, "checksum").getLong() : 0;
       if (position != channel.size()) {

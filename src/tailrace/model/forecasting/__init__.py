@@ -1,1 +1,1 @@
-"""Forecasts of the load, and alarms that follow from them."""
+"""Forecasts of the load, and alarms based on them."""

@@ -1,9 +1,9 @@
-"""When a limit will be exceeded, said before it happens; and whether scaling ahead is worth it.
+"""Predicts when a limit will be exceeded, and whether scaling ahead is worth it.
 
-A forecast of the rate is held against the rate at which each step saturates, or above which a
-bound is missed. The first to break is named, with its time and its chance (Caladrius: Cooper
-2020, appendix D.3). Scaling ahead of that is of use only if it is done before then (section
-1.3.3). The time of now and the time zone are passed in.
+A forecast of the rate is compared with the rate at which each step saturates, or above which a
+bound is missed. The first limit to be exceeded is named, with its time and probability (Caladrius:
+Cooper 2020, appendix D.3). Scaling ahead is useful only if it is finished before then (section
+1.3.3). The current time and the time zone are passed in.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MINUTE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The highest rate that an element can take, in the unit of what is forecast.
+    """The highest rate that an element can take, in the unit of the forecast.
 
     ``element`` is what breaks, such as ``step sentiment``. With a ``bound``, such as ``p99 of
     1 s``, the limit is the rate above which it is missed; without, the rate of saturation.
@@ -38,7 +38,7 @@ class Limit:
     bound: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what is no limit; a step that never saturates has an infinite one."""
+        """Refuse impossible limits; a step that never saturates has an infinite one."""
         if not self.rate_per_s >= 0:
             raise InputError(
                 f"{self.element} cannot have a limit of {self.rate_per_s} records/s: give a rate "
@@ -57,9 +57,9 @@ class Limit:
 class Breach:
     """When a limit is exceeded: by the mean of the forecast, and by the upper edge of its band.
 
-    Each is the start of the first such step, and None when there is none within the horizon.
-    ``chance`` is that of exceeding the limit by ``expected_us``, that step included, or within the
-    whole horizon when nothing is expected.
+    Each is the start of the first such step, or None if there is none within the horizon.
+    ``chance`` is the probability of exceeding the limit by the end of the step at ``expected_us``,
+    or within the whole horizon if no breach is expected.
     """
 
     limit: Limit
@@ -70,9 +70,9 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """What breaks first, and what follows from each limit in that order.
+    """What breaks first, and the breach of each limit in that order.
 
-    ``sentence`` says it to a person, in the time zone that was given.
+    ``sentence`` is the alarm in words, in the given time zone.
     """
 
     first: Breach
@@ -83,15 +83,10 @@ class Alarm:
     """From now to the end of the forecast."""
     sentence: str
 
-    @property
-    def raised(self) -> bool:
-        """Whether the forecast itself, not only its upper edge, exceeds a limit."""
-        return self.first.expected_us is not None
-
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Whether to scale ahead, why, and when to start at the latest."""
+    """Whether to scale ahead, why, and the latest time to start."""
 
     advised: bool
     reason: str
@@ -109,10 +104,10 @@ def when_broken(
     """Find the first time at which a forecast exceeds a limit.
 
     Args:
-        forecast: The rates to come. Steps that are over by now do not count.
+        forecast: The rates to come. Steps that are already over are ignored.
         limits: A capacity in records per second, or the limits of several elements.
         band: The level of the band whose upper edge counts as possible.
-        now_us: The time of now, in microseconds since the epoch; None for the forecast's start.
+        now_us: The current time in microseconds since the epoch; None for the forecast's start.
         tz: The time zone of the sentence.
 
     Raises:
@@ -120,7 +115,7 @@ def when_broken(
     """
     named = [Limit("the flow", limits)] if isinstance(limits, (int, float)) else list(limits)
     if not named:
-        raise InputError("There is no limit to hold the forecast against: name at least one.")
+        raise InputError("There is no limit to compare the forecast with: name at least one.")
     now_us = forecast.start_us if now_us is None else now_us
     steps = len(forecast.mean_per_s)
     if forecast.at_us(steps) <= now_us:
@@ -135,15 +130,15 @@ def when_broken(
 
 
 def scale_ahead(alarm: Alarm, modelling_ms: float, scaling_ms: float, tz: tzinfo = UTC) -> Advice:
-    """Whether to start scaling for what a forecast says, rather than wait for it.
+    """Whether to start scaling now for a forecast load, rather than wait for it.
 
-    It is of use iff ``tau_f > tau_model + tau_scale``: a better plan must be found and in place
-    before the time that is forecast (Cooper 2020, section 1.3.3). That time is when the mean
-    exceeds the limit; to be safe it should be in place by when the upper edge of the band does.
+    This is useful iff ``tau_f > tau_model + tau_scale``: a better plan must be found and in place
+    before the predicted time (Cooper 2020, section 1.3.3). That is the time when the mean exceeds
+    the limit; to be safe, the plan should be in place when the upper edge of the band does.
     """
     if not (0 <= modelling_ms < math.inf and 0 <= scaling_ms < math.inf):
         raise InputError(
-            f"Modelling for {modelling_ms} ms and scaling for {scaling_ms} ms cannot be: give "
+            f"Modelling for {modelling_ms} ms and scaling for {scaling_ms} ms is impossible: give "
             "finite times from 0 up."
         )
     needed_ms = modelling_ms + scaling_ms
@@ -200,7 +195,7 @@ def _breach(forecast: Forecast, limit: Limit, upper: Sequence[float], first: int
 
 
 def _order(breach: Breach) -> tuple[float, float, float]:
-    """The earliest that is expected first, then the earliest that is possible, then the lowest."""
+    """Order by earliest expected breach, then by earliest possible breach, then by lowest limit."""
     expected, possible = (
         math.inf if at_us is None else at_us for at_us in (breach.expected_us, breach.possible_us)
     )
@@ -231,7 +226,7 @@ def _sentence(breach: Breach, forecast: Forecast, band: float, now_us: int, tz: 
 
 
 def _clock(at_us: int, now_us: int, tz: tzinfo, step_ms: float) -> str:
-    """A time of day, with its day unless that is today, and its seconds if steps need them."""
+    """A time of day, with the day unless it is today, and with seconds if steps need them."""
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     at = (epoch + timedelta(microseconds=at_us)).astimezone(tz)
     days = (at.date() - (epoch + timedelta(microseconds=now_us)).astimezone(tz).date()).days

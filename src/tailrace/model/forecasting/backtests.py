@@ -1,4 +1,4 @@
-"""Backtests: which method of forecasting was right most often, on rates that it had not seen."""
+"""Backtests: which forecasting method was most accurate on rates that it had not seen."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class MethodScore:
-    """How a method did from every origin of the backtest, at all horizons together.
+    """The accuracy of a method over every origin and all horizons of the backtest.
 
-    ``mase`` is its mean absolute error over that of the naive method, one step ahead, in the part
-    that the parameters were fitted to (Hyndman and Koehler 2006); ``error_share`` is over the mean
-    rate. The coverages are the shares of the later half that lay within bands drawn from the
-    earlier half: None when there were too few to say.
+    ``mase`` is its mean absolute error relative to that of the naive method, one step ahead, in the
+    part that the parameters were fitted to (Hyndman and Koehler 2006); ``error_share`` is relative
+    to the mean rate. The coverages are the shares of the later half that lay within bands drawn
+    from the earlier half; None if there were too few.
     """
 
     method: Method
@@ -55,7 +55,7 @@ class MethodScore:
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """Which method to use, and why: all were tried on rates that they had not seen."""
+    """Which method to use, and why, after trying all on rates that they had not seen."""
 
     method: Method
     season: int | None
@@ -67,7 +67,7 @@ class Backtest:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A series made ready: no gap at either end, and ``reach`` steps to forecast after it."""
+    """A prepared series: no gap at either end, and ``reach`` steps to forecast after it."""
 
     rates: Floats
     step_ms: float
@@ -77,7 +77,7 @@ class Past:
 
     @property
     def period(self) -> int:
-        """How many steps a season has: 1 where there is none."""
+        """How many steps a season has; 1 if there is none."""
         return self.season or 1
 
 
@@ -90,7 +90,7 @@ def try_methods(past: Past, methods: tuple[Method, ...]) -> tuple[Backtest, dict
     trials, scores = {}, []
     for method, weights, trial, actual in _trials(past, fit, origins, stride):
         if not np.isfinite(trial.errors[~np.isnan(actual)]).all():
-            left_out[method] = "it lost its way, as the season went towards zero"
+            left_out[method] = "it diverged, as the season went towards zero"
             continue
         trials[method] = trial
         scores.append(_score(method, weights, trial, actual, past.rates[: past.training]))
@@ -109,9 +109,9 @@ def try_methods(past: Past, methods: tuple[Method, ...]) -> tuple[Backtest, dict
 def _trials(
     past: Past, methods: Sequence[Method], origins: Steps, stride: int
 ) -> Iterator[tuple[Method, Weights, Trial, Floats]]:
-    """Each method with its weights, its errors and what was measured, simplest method first.
+    """Each method with its weights, its errors and the measured rates, simplest method first.
 
-    An error that rounding could have made is none.
+    Errors within rounding count as 0.
     """
     targets = np.concatenate((past.rates, np.full(past.reach, np.nan)))
     actual = targets[origins[:, None] + np.arange(1, past.reach + 1)]
@@ -133,7 +133,7 @@ def _trials(
 
 
 def _unfit(past: Past, method: Method) -> str:
-    """Why a method cannot be tried; empty when it can."""
+    """Why a method cannot be tried; empty if it can."""
     steps = len(past.rates)
     if method.seasonal and past.season is None:
         return f"it needs a season, and {steps} steps show none, so give its length"
@@ -172,9 +172,9 @@ def _over(part: float, whole: float) -> float:
 
 
 def _coverages(trial: Trial) -> tuple[float | None, float | None]:
-    """Shares of the later origins' errors within the bands of 80 % and 95 % of the earlier.
+    """The shares of the later origins' errors within the 80 % and 95 % bands of the earlier ones.
 
-    An earlier error counts only if its time had come by the first of the later origins.
+    An earlier error counts only if it was known by the time of the first later origin.
     """
     origins, horizon = trial.errors.shape
     half = origins // 2

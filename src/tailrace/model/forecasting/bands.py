@@ -1,4 +1,4 @@
-"""Bands around a forecast: how far rates strayed from it, and so how far they may."""
+"""Bands around a forecast, from how far past rates were off."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _NORMAL_WORTH: Final = 20.0
 STANDARD: Final = NormalDist()
 _CHANCES: Final = (np.arange(200) + 0.5) / 200
 SCORES: Final = np.array([STANDARD.inv_cdf(float(chance)) for chance in _CHANCES])
-"""The standard normal distribution, and its quantiles at 200 even chances."""
+"""The standard normal distribution, and its quantiles at 200 evenly spaced probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A method's errors from each origin (rows) at each horizon; NaN where none was measured.
 
-    ``unit`` is what they are counted in: 1, or the forecast itself for relative ones. ``echo`` is
-    what is left of a surprise later (``smoothing.echo_of``), and ``stride`` is how many steps lie
+    ``unit`` is the unit of the errors: 1, or the forecast itself for relative ones. ``echo`` is the
+    later effect of a surprise (``smoothing.echo_of``), and ``stride`` is the number of steps
     between origins.
     """
 
@@ -42,10 +42,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """How far rates stray: the deviation at each horizon, in the unit of the trial, and more.
+    """How far rates may be off: the deviation at each horizon, in the unit of the trial, and more.
 
-    ``shape`` holds the quantiles of errors over their deviation, at the chances of ``SCORES``;
-    ``paths`` are such errors as they go together, a row for each of many futures.
+    ``shape`` holds the quantiles of errors divided by their deviation, at the probabilities of
+    ``SCORES``; ``paths`` holds such errors jointly, a row for each of many possible futures.
     """
 
     deviation: Floats
@@ -54,13 +54,14 @@ class Bands:
 
 
 def bands_of(trial: Trial) -> Bands:
-    """How far rates stray from the forecast: by closed form first, by the backtest as it grows.
+    """How far rates may be off: mostly by closed form at first, by the backtest as it grows.
 
-    The variance at a horizon is a mean of two: that of the backtest, which counts as often as
-    errors that do not overlap, and the closed form from the error one step ahead, which counts as
-    ten. It never shrinks with the horizon. The shape is mixed likewise, of all standard errors and
-    of a normal one that counts as twenty, with the tails of Student's t (first term of its
-    expansion) for the few errors that its variance is known from; and so are the paths.
+    The variance at a horizon is a weighted mean of two: that of the backtest, weighted by its
+    number of non-overlapping errors, and the closed form from the error one step ahead, with a
+    weight of ten. It never shrinks with the horizon. The shape is mixed in the same way, from all
+    standard errors and a normal distribution with a weight of twenty, with the tails of Student's t
+    (first term of its expansion) because the variance is estimated from few errors; and so are the
+    paths.
     """
     errors = trial.errors / trial.unit
     horizon = errors.shape[1]
@@ -87,9 +88,9 @@ def bands_of(trial: Trial) -> Bands:
 
 
 def _made_paths(echo: Floats, count: int) -> Floats:
-    """Errors as they would go together if surprises were normal; the seed is fixed.
+    """Joint errors under normally distributed surprises; the seed is fixed.
 
-    They are a table to integrate over, so that a forecast is a function of its series alone.
+    They are a table to integrate over, so that a forecast depends only on its series.
     """
     size = 2 * len(echo)
     surprises = np.random.default_rng(0).standard_normal((count, len(echo)))
@@ -98,14 +99,14 @@ def _made_paths(echo: Floats, count: int) -> Floats:
 
 
 def error_at(shape: Sequence[float] | Floats, chance: float) -> float:
-    """The standard error that is not exceeded with this chance; beyond the shape as if normal."""
+    """The standard error not exceeded with this probability; normal beyond the shape."""
     score = STANDARD.inv_cdf(chance)
     inside = float(np.clip(score, SCORES[0], SCORES[-1]))
     return float(np.interp(inside, SCORES, shape)) + score - inside
 
 
 def _mixed(seen: Floats, seen_worth: float, normal: Floats, normal_worth: float) -> Floats:
-    """Quantiles, at the even chances, of two samples that weigh as much as they are worth."""
+    """Quantiles, at evenly spaced probabilities, of two samples mixed by their weights."""
     values = np.concatenate((seen, normal))
     worths = np.concatenate(
         (

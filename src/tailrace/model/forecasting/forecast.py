@@ -1,10 +1,10 @@
-"""What rate is to come: forecasts with bands, by the method that was right most often so far.
+"""Forecasts of the rate with bands, by the method that was most accurate so far.
 
-The methods are those of ``smoothing``; ``backtests`` picks one of them, and ``bands`` draws from
+The methods are those of ``smoothing``; ``backtests`` picks one of them, and ``bands`` derives from
 its errors how far off it may be.
 
-At a gap nothing is learnt, and it counts in no error. Gaps at the start are let go; gaps at the
-end make every forecast that much longer.
+Nothing is learnt at a gap, and it is left out of all errors. Gaps at the start are dropped; gaps at
+the end make every forecast longer by as much.
 """
 
 from __future__ import annotations
@@ -24,37 +24,35 @@ from tailrace.outside import MOST_RATE_PER_S
 from tailrace.units import show_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
-    from tailrace.model.forecasting.backtests import Backtest, MethodScore
+    from tailrace.model.forecasting.backtests import MethodScore
 
     Floats = NDArray[np.float64]
 
 NEWEST: Final = 5_000
-"""As many steps are looked at, or four seasons if that is more; older ones say little."""
+"""Only this many steps are used, or four seasons if that is more; older ones add little."""
 
 MOST_AHEAD: Final = 5_000
-"""As many steps are forecast at most: no fewer were looked at, and memory grows with them."""
+"""The most steps of a forecast: no more than it is based on; memory grows with them."""
 
 FIRST_US: Final = -62_000_000_000_000_000
 LAST_US: Final = 253_000_000_000_000_000
-"""Times between these have a date in every time zone: from the year 6 to the year 9987."""
+"""Times in this range have a date in every time zone: from year 6 to year 9987."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Rates at equal steps, the first from ``start_us`` on; NaN where none was measured."""
+    """Rates at equal time steps, the first at ``start_us``; NaN where none was measured."""
 
     rates_per_s: tuple[float, ...]
     step_ms: float
     start_us: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what is no series of rates."""
+        """Refuse an invalid series."""
         if not 0 < self.step_ms < math.inf:
-            raise InputError(f"A step of {self.step_ms} ms cannot be: give a time above zero.")
+            raise InputError(f"A step of {self.step_ms} ms is impossible: give a time above zero.")
         for position, rate in enumerate(self.rates_per_s):
             if rate < 0 or rate > MOST_RATE_PER_S:
                 raise InputError(
@@ -70,12 +68,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The rates of the steps to come, the first of them from ``start_us`` on.
+    """The rates of the steps to come, the first of them starting at ``start_us``.
 
-    What will be measured at a step is the mean plus the deviation times a standard error, whose
-    quantiles are ``shape`` (at 200 even chances, from 1/400 to 399/400). ``paths`` are standard
-    errors as they go together, a row for each of many futures: those of the backtest and, for as
-    long as it is short, those that the method implies.
+    The rate at a step is the mean plus the deviation times a standard error, whose quantiles are
+    ``shape`` (at 200 evenly spaced probabilities, from 1/400 to 399/400). ``paths`` holds joint
+    standard errors, a row for each of many possible futures: those of the backtest and, while it is
+    short, those that the method implies.
     """
 
     start_us: int
@@ -90,11 +88,11 @@ class Forecast:
     paths: Floats | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is no forecast."""
+        """Refuse an invalid forecast."""
         if not self.mean_per_s or len(self.mean_per_s) != len(self.deviation_per_s):
             raise InputError(
                 f"A forecast with {len(self.mean_per_s)} means and {len(self.deviation_per_s)} "
-                "deviations cannot be: give one of each for every step, and at least one step."
+                "deviations is impossible: give one of each for every step, and at least one step."
             )
         if not self.start_us > FIRST_US or not self.at_us(len(self.mean_per_s)) < LAST_US:
             raise InputError(
@@ -108,13 +106,13 @@ class Forecast:
         return len(self.mean_per_s) * self.step_ms
 
     def at_us(self, step: int) -> int:
-        """When a step begins; the first to come is step 0."""
+        """When a step begins; the first is step 0."""
         return self.start_us + round(step * self.step_ms * 1_000)
 
     def quantile(self, chance: float) -> tuple[float, ...]:
-        """The rate that each step stays under with this chance.
+        """The rate that each step does not exceed with this probability.
 
-        Beyond the quantiles of ``shape`` it goes on as the normal distribution does.
+        Beyond the quantiles of ``shape`` it continues like the normal distribution.
         """
         if not 0 < chance < 1:
             raise InputError(f"A chance of {chance} has no quantile: give one between 0 and 1.")
@@ -123,21 +121,21 @@ class Forecast:
         return tuple(max(0.0, mean + deviation * error) for mean, deviation in pairs)
 
     def band(self, level: float) -> tuple[tuple[float, float], ...]:
-        """The lower and upper edge, for each step, of what is met with this chance."""
+        """The lower and upper edge, for each step, of the band with this probability."""
         if not 0 < level < 1:
             raise InputError(f"A band of level {level} cannot be drawn: give one such as 0.8.")
         edges = self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
         return tuple(zip(*edges, strict=True))
 
     def chance_above(self, rate_per_s: float) -> tuple[float, ...]:
-        """The chance that each step, by itself, exceeds a rate."""
+        """The probability that each step, by itself, exceeds a rate."""
         return tuple(self._chance(error) for error in self._errors_to(rate_per_s).tolist())
 
     def chance_by(self, rate_per_s: float, since: int = 0) -> tuple[float, ...]:
-        """The chance that a rate is exceeded by each step, itself included, from ``since`` on.
+        """The probability that a rate is exceeded between ``since`` and each step, inclusive.
 
-        The share of ``paths`` that, added to this forecast, exceed it by then, and never less than
-        the chance at any one step so far.
+        The share of ``paths`` that, added to this forecast, exceed it by then, but at least the
+        probability at any single step so far.
         """
         single = np.maximum.accumulate(self.chance_above(rate_per_s)[since:])
         if self.paths is None:
@@ -151,12 +149,12 @@ class Forecast:
         distance = rate_per_s - np.array(self.mean_per_s)
         deviation = np.array(self.deviation_per_s)
         errors: Floats = np.where(distance < 0, -np.inf, np.inf)
-        with np.errstate(over="ignore"):  # too far to be reached is infinitely far
+        with np.errstate(over="ignore"):  # out of reach is infinitely far
             np.divide(distance, deviation, out=errors, where=deviation > 0)
         return errors
 
     def _chance(self, error: float) -> float:
-        """The chance of a standard error above this one: the inverse of :meth:`quantile`."""
+        """The probability of a standard error above this one: the inverse of :meth:`quantile`."""
         if math.isinf(error):
             return float(error < 0)
         inside = min(max(error, self.shape[0]), self.shape[-1])
@@ -167,12 +165,12 @@ class Forecast:
 def forecast(
     series: Series, horizon: int, *, method: Method | None = None, season: int | None = None
 ) -> Forecast:
-    """Forecast as many steps as the horizon has, with bands from the errors of a backtest.
+    """Forecast ``horizon`` steps, with bands from the errors of a backtest.
 
     Args:
-        series: What was measured.
+        series: The measured rates.
         horizon: How many steps ahead.
-        method: The method; None for the one that :func:`backtest` picks.
+        method: The method; None for the one that a backtest picks.
         season: How many steps a season has; None to look for one.
 
     Raises:
@@ -201,36 +199,11 @@ def forecast(
     )
 
 
-def backtest(
-    series: Series,
-    horizon: int,
-    *,
-    methods: Sequence[Method] = tuple(Method),
-    season: int | None = None,
-) -> Backtest:
-    """Try each method from many origins in the later half of a series, and pick one.
-
-    Parameters are fitted to the earlier half (or two seasons), so no method has seen what it is
-    tried on. Of the methods within 1 % of the smallest mean absolute error, over all horizons, the
-    simplest wins; with fewer than 25 backtests that do not overlap, of those within 25 % over
-    their number, for so far may chance move the mean of a few.
-
-    Raises:
-        InputError: If the horizon is empty or the series too short for every method.
-    """
-    return try_methods(_past(series, horizon, season), tuple(methods))[0]
-
-
-def find_season(series: Series) -> int | None:
-    """The season of a series, in steps, by its autocorrelation; None when it shows none."""
-    return season_of(_newest(series, NEWEST))
-
-
 def _past(series: Series, horizon: int, season: int | None) -> Past:
     if horizon < 1:
         raise InputError(f"A horizon of {horizon} steps is empty: give 1 or more.")
     if season is not None and season < 2:
-        raise InputError(f"A season of {season} steps cannot be: give 2 or more, or None.")
+        raise InputError(f"A season of {season} steps is impossible: give 2 or more, or None.")
     late = next(n for n, rate in enumerate(reversed(series.rates_per_s)) if not math.isnan(rate))
     rates = _newest(series, max(NEWEST, 4 * (season or 1)))
     found = season_of(rates) if season is None else season
@@ -248,7 +221,7 @@ def _past(series: Series, horizon: int, season: int | None) -> Past:
 
 
 def _newest(series: Series, steps: int) -> Floats:
-    """As many steps, up to the newest that was measured, less the gaps before them."""
+    """The last ``steps`` steps up to the newest measurement, without gaps at their start."""
     rates = np.array(series.rates_per_s, dtype=np.float64)
     rates = rates[: np.flatnonzero(~np.isnan(rates))[-1] + 1][-steps:]
     return rates[np.flatnonzero(~np.isnan(rates))[0] :]

@@ -1,11 +1,11 @@
-"""Seasons: after how many steps rates come again.
+"""Seasons: after how many steps rates repeat.
 
-A straight line is taken out first. A season is a lag, of which the series holds three or
-more, where the autocorrelation peaks: 0.3 above the lowest before it, at 0.2 or more, and
-higher than chance alone could bring it, three over the root of the number of rates.
-The height of a peak is the mean over the multiples of its lag, which tell a season from a lag
-next to it. As every multiple of a season is one, the first peak is taken that is within 0.05,
-or half of what chance could bring, of the highest.
+A straight line is subtracted first. A season is a lag at which the autocorrelation peaks, and which
+fits into the series at least three times. The peak must be 0.3 above the lowest value before it, at
+least 0.2, and higher than chance could make it (three divided by the square root of the number of
+rates). The height of a peak is the mean over the multiples of its lag, which distinguishes a season
+from the lags next to it. Since every multiple of a season is a season too, the first peak is taken
+that is within 0.05, or half of the chance level, of the highest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def season_of(rates: Floats) -> int | None:
-    """The season of rates, in steps; None when they show none. NaN is a gap."""
+    """The season of rates, in steps; None if there is none. NaN is a gap."""
     longest = len(rates) // 3
     if longest < 2:
         return None
@@ -49,7 +49,7 @@ def season_of(rates: Floats) -> int | None:
 
 
 def _autocorrelation(flat: Floats, known: NDArray[np.bool_]) -> Floats:
-    """By Fourier transform, each lag over the pairs of measured rates that lie so far apart."""
+    """By Fourier transform; each lag is over the pairs of measured rates at that distance."""
     size = 2 * len(flat)
 
     def products(values: Floats) -> Floats:
@@ -63,7 +63,7 @@ def _autocorrelation(flat: Floats, known: NDArray[np.bool_]) -> Floats:
 
 
 def straight_line(steps: Floats, rates: Floats) -> tuple[float, float]:
-    """The height at step 0 and the slope of the line of least squares."""
+    """The value at step 0 and the slope of the least-squares line."""
     middle = float(steps.mean())
     offsets = steps - middle
     slope = float(offsets @ rates) / (float(offsets @ offsets) or 1.0)

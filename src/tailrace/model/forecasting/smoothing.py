@@ -1,16 +1,16 @@
-"""Exponential smoothing: the recursion behind every method of forecasting, and how it is fitted.
+"""Exponential smoothing: the recursion behind all forecasting methods, and how it is fitted.
 
-Every method here is one recursion with some of its parts switched off (Holt 1957, Winters 1960,
-in the form of De Matteis 2016, section 6.3, with damping by Gardner 1985). With the season taken
-out of a rate, ``d = y - s`` or ``d = y / s``, and ``*`` the new values::
+Every method here is one recursion with some of its parts switched off (Holt 1957, Winters 1960, in
+the form of De Matteis 2016, section 6.3, with damping by Gardner 1985). With the season removed
+from a rate, ``d = y - s`` or ``d = y / s``, and ``*`` the new values::
 
     level*  = level + phi trend + alpha (d - level - phi trend)
     trend*  = phi trend + beta (level* - level - phi trend)
     season* = season + gamma (y - level* - season)          or   y / level* - season
 
-and ``h`` steps ahead it says ``level + (phi + ... + phi**h) trend``, plus or times the season.
+and ``h`` steps ahead it predicts ``level + (phi + ... + phi**h) trend``, plus or times the season.
 
-At a gap nothing is learnt: the state moves on as it was expected to.
+Nothing is learnt at a gap: the state moves on as expected.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DAMPINGS: Final = (0.98, 0.95, 0.9, 0.8)
 
 
 class Method(StrEnum):
-    """The methods, simplest first: of two that are equally good the earlier is taken."""
+    """The methods, simplest first: of two equally good ones the first is taken."""
 
     NAIVE = "naive"
     SEASONAL_NAIVE = "seasonal-naive"
@@ -57,7 +57,7 @@ class Method(StrEnum):
 
 
 class Weights(NamedTuple):
-    """How far each part follows a new rate, from 0 (never) to 1 (at once), and the damping."""
+    """How strongly each part follows a new rate, from 0 (never) to 1 (at once), and the damping."""
 
     level: float
     trend: float
@@ -92,14 +92,14 @@ def smooth(
     """Run the recursion of this module for many candidates at once, step by step.
 
     Args:
-        rates: What was measured; NaN is a gap.
+        rates: The measured rates; NaN is a gap.
         weights: The rows alpha, beta, gamma and phi, with a column for each candidate.
         start: The state before the first rate.
         divide: Whether the season is a factor rather than a summand.
 
     Yields:
-        What was expected of the step, then level, trend and season after it; the season only
-        until the next one is asked for.
+        The rate expected at the step, then level, trend and season after it; the season is
+        valid only until the next item.
     """
     alpha, beta, gamma, phi = weights
     level, trend, season = start.level, start.trend, start.season.copy()
@@ -133,7 +133,7 @@ class SmoothedRun:
 def run_methods(
     rates: Floats, training: int, fitted: Mapping[Method, Weights], period: int
 ) -> SmoothedRun:
-    """Run methods over all rates from where the training part says that they start."""
+    """Run methods over all rates, starting from states estimated on the training part."""
     methods = list(fitted)
     table = np.array(list(fitted.values())).T
     starts = [_start(rates[:training], method, period) for method in methods]
@@ -150,7 +150,7 @@ def run_methods(
 
 
 def look_ahead(run: SmoothedRun, column: int, origins: Steps, horizon: int) -> Floats:
-    """Forecasts from after each origin (rows) for each horizon (columns), never below zero."""
+    """Forecasts from each origin (rows) for each horizon (columns), never below zero."""
     damped = np.cumsum(run.weights[3, column] ** np.arange(1, horizon + 1))
     ahead = np.arange(1, horizon + 1)
     slots = origins[:, None] + (ahead - run.period * -(-ahead // run.period)) + run.period
@@ -161,12 +161,12 @@ def look_ahead(run: SmoothedRun, column: int, origins: Steps, horizon: int) -> F
 
 
 def echo_of(weights: Weights, period: int, horizon: int) -> Floats:
-    """What is left of a surprise, 0, 1, ... steps later.
+    """The remaining effect of a surprise, 0, 1, ... steps later.
 
-    It is ``c_0 = 1`` and then ``c_j = alpha (1 + beta (phi + ... + phi**j))``, and ``gamma
-    (1 - alpha)`` more after whole seasons. An error ``h`` steps ahead is the sum of the echoes of
-    ``h`` surprises, so its variance grows as ``c_0**2 + ... + c_(h-1)**2`` (Hyndman et al. 2008,
-    table 6.1). For factors the same holds of relative errors, to the first order.
+    It is ``c_0 = 1`` and then ``c_j = alpha (1 + beta (phi + ... + phi**j))``, and ``gamma (1 -
+    alpha)`` more after whole seasons. An error ``h`` steps ahead is the sum of the echoes of ``h``
+    surprises, so its variance grows as ``c_0**2 + ... + c_(h-1)**2`` (Hyndman et al. 2008, table
+    6.1). For factors the same holds for relative errors, to first order.
     """
     later = np.arange(1, horizon)
     echo = weights.level * (1 + weights.trend * np.cumsum(weights.damping**later))
@@ -180,8 +180,9 @@ def echo_of(weights: Weights, period: int, horizon: int) -> Floats:
 def fit_weights(rates: Floats, methods: Sequence[Method], period: int) -> dict[Method, Weights]:
     """The weights of each method with the least squared error one step ahead.
 
-    A coarse grid, then twice a finer one around the best, for all methods at once: the time goes
-    into the steps of the series, not into the candidates. Deterministic, and blind to the scale.
+    A coarse grid, then twice a finer one around the best, for all methods at once: the time depends
+    on the steps of the series, not on the number of candidates. Deterministic and independent of
+    scale.
     """
     free = [method for method in methods if method not in _FIXED]
     if not free:
@@ -224,7 +225,7 @@ def _grid(method: Method) -> Floats:
 
 
 def _around(weights: Weights, finer: float) -> Floats:
-    """The weights and their neighbours, up and down by a factor; a zero has none."""
+    """The weights and their neighbours, larger and smaller by a factor; zeros stay zero."""
     factors = (1.0, 1 / finer, finer)
     levels, trends, seasons = (
         sorted({min(weight * factor, 1.0) for factor in factors}) for weight in weights[:3]
@@ -234,7 +235,7 @@ def _around(weights: Weights, finer: float) -> Floats:
 
 
 def _together(starts: Sequence[Smoothed], counts: Sequence[int]) -> Smoothed:
-    """One state whose columns are those of several, each as often as it has candidates."""
+    """The columns of several states in one, each repeated for its number of candidates."""
     return Smoothed(
         np.concatenate([np.repeat(s.level, n) for s, n in zip(starts, counts, strict=True)]),
         np.concatenate([np.repeat(s.trend, n) for s, n in zip(starts, counts, strict=True)]),
@@ -260,10 +261,10 @@ def _start(rates: Floats, method: Method, period: int) -> Smoothed:
 
 
 def _first_seasons(rates: Floats, method: Method, period: int) -> tuple[float, float, Floats]:
-    """Level at the first step, trend and season, exact where the rates are a line and a season.
+    """Level at the first step, trend and season; exact if the rates are a line plus a season.
 
     The trend comes from rates that are one season apart, so that neither the season nor a gap
-    bends it. With factors, the line and the season are found in turns, each given the other.
+    distorts it. With factors, the line and the season are estimated in turns, each given the other.
     """
     seasons = min(len(rates) // period, 4)
     table = rates[: seasons * period].reshape(seasons, period)
@@ -288,7 +289,7 @@ def _first_seasons(rates: Floats, method: Method, period: int) -> tuple[float, f
 
 
 def _slots(table: Floats) -> Floats:
-    """The mean of every column; where a column has none, what lies between its neighbours."""
+    """The mean of every column; a column without values is interpolated from its neighbours."""
     known = ~np.isnan(table)
     counts = known.sum(axis=0)
     means = np.where(known, table, 0.0).sum(axis=0) / np.maximum(counts, 1)

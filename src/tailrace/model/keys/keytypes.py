@@ -1,4 +1,4 @@
-"""The types that a key may have: what Spark hashes for a value of each, a number or bytes."""
+"""The types that a key may have, and what Spark hashes for their values: a number or bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LONG_DIGITS: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How a type is hashed: as a number of so many bits, or, with 0 bits, as bytes.
+    """How a type is hashed: as a number of ``bits`` bits, or, if that is 0, as bytes.
 
     ``plain`` turns a value into that number or those bytes, ``read`` a text into a value, and
     ``wanted`` says what the values are in Python.
@@ -90,14 +90,14 @@ def _real(value: Any) -> float:
 
 
 def _bits_of_doubles(values: NDArray[Any]) -> _Numbers:
-    """Both zeros are one key to Spark, and so are all values that are not a number."""
+    """To Spark both zeros are one key, and so are all NaNs."""
     doubles = values.astype(np.float64)
     bits = np.where(doubles == 0, 0.0, doubles).view(np.int64)
     return np.where(np.isnan(doubles), _NAN_64, bits)
 
 
 def _bits_of_floats(values: NDArray[Any]) -> _Numbers:
-    with np.errstate(over="ignore"):  # beyond a float is infinity, as in Java
+    with np.errstate(over="ignore"):  # too large for a float is infinity, as in Java
         floats = values.astype(np.float32)
     bits = np.where(floats == 0, np.float32(0), floats).view(np.int32).astype(np.int64)
     return np.where(np.isnan(floats), _NAN_32, bits)
@@ -167,18 +167,18 @@ _ARROW: Final = {
     "date32[day]": "date",
     REDACTED: REDACTED,
 }
-"""What Spark calls the Arrow types of keys that are not texts; and keys that are not shown."""
+"""Spark's names for the Arrow types of keys other than texts, and the type of pseudonyms."""
 
 _DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 
 
 def from_arrow(kinds: str) -> str:
-    """The Spark types of the columns of a key from their Arrow types, semicolons between each."""
+    """The Spark types of a key's columns from their Arrow types, separated by semicolons."""
     return ";".join(_ARROW.get(kind, "string") for kind in kinds.split(";"))
 
 
 def rule_of(kind: str) -> Rule:
-    """How the type of that name is hashed; a few types have several names."""
+    """How the type with this name is hashed; a few types have several names."""
     name = kind.strip().lower()
     name = _ALIASES.get(name, name)
     if name in _RULES:
@@ -187,13 +187,13 @@ def rule_of(kind: str) -> Rule:
         return _decimal(int(match[1]), int(match[2] or 0))
     known = ", ".join(_RULES)
     raise InputError(
-        f"Where Spark sends a key of type '{kind}' is not known here: route by a column of type "
+        f"It is not known where Spark sends a key of type '{kind}': route by a column of type "
         f"{known} or decimal, in the default collation."
     )
 
 
 def _decimal(precision: int, scale: int) -> Rule:
-    """A decimal is its digits without the point: a long if it fits, else the bytes of a number."""
+    """A decimal is hashed as its unscaled number: a long if it fits, else big-endian bytes."""
 
     def unscaled(value: Any) -> int:
         sign, digits, exponent = Decimal(_exact(value)).as_tuple()
@@ -230,8 +230,8 @@ def _exact(value: Any) -> Decimal | int:
 def read_key(text: str, kind: str | tuple[str, ...]) -> Any:
     """The key that was written as ``str(key)``, as measurements hold keys.
 
-    ``"None"`` is null, but for texts, of which it is one. A key of several columns, whose kinds
-    these are, is written as a JSON list of their texts.
+    ``"None"`` is null, except for a text column, where it is that text. If ``kind`` is a tuple, the
+    key has several columns and is written as a JSON list of their texts.
     """
     if not isinstance(kind, str):
         return tuple(read_key(*pair) for pair in zip(_texts(text, len(kind)), kind, strict=True))
@@ -250,20 +250,20 @@ def read_key(text: str, kind: str | tuple[str, ...]) -> Any:
 
 
 def _texts(text: str, columns: int) -> list[str]:
-    """The texts of a key of so many columns."""
+    """The texts of a key with this number of columns."""
     try:
         texts = json.loads(text)
     except ValueError:
         texts = None
     if not isinstance(texts, list) or len(texts) != columns:
         raise InputError(
-            f"The text {text!r} is no key of {columns} columns: give a JSON list of texts."
+            f"The text {text!r} is not a key of {columns} columns: give a JSON list of texts."
         )
     return [str(part) for part in texts]
 
 
 def plain_of(value: Any, kind: str, rule: Rule) -> Any:
-    """The number or the bytes that stand for a value, or a sentence on what is wrong with it."""
+    """The number or bytes to hash for a value; an ``InputError`` if it does not fit its type."""
     try:
         plain = rule.plain(value)
     except (TypeError, ValueError, OverflowError) as error:

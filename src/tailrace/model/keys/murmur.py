@@ -1,17 +1,17 @@
-"""Spark's own hash of a key, and so the partition that a key goes to.
+"""Spark's hash of a key, and so the partition that the key goes to.
 
 A hash exchange puts a row into partition ``pmod(hash(columns), n)``. The hash is Murmur3 (x86, 32
-bits, seed 42), and may not change from one version of Spark to the next, as the state of running
-queries is laid out by it. So where a key would go under any number of partitions is known without
-running anything (Cooper 2020, section 4.5, has to estimate it from counted transfers).
+bits, seed 42), and cannot change from one version of Spark to the next, because the state of
+running queries is laid out by it. So the place of a key under any number of partitions is known
+without running anything (Cooper 2020, section 4.5, has to estimate it from counted transfers).
 
-Two things differ from the published Murmur3: the last one to three bytes of a text are mixed one
-by one, each as a signed number of its own; and a null leaves the hash as it was. The columns of a
-composite key are chained: the hash of one is the seed of the next.
+Two things differ from the published Murmur3: the last one to three bytes of a text are mixed in one
+by one, each as a signed number; and a null leaves the hash unchanged. The columns of a composite
+key are chained: the hash of one is the seed for the next.
 
-A Python value does not say how Spark hashes it (5 may be an int or a bigint, and they differ), so
-every function here takes the name of the Spark type: ``"int"``, ``"string"``, ``"decimal(9,2)"``,
-or a tuple of names for a composite key, whose keys are then tuples.
+A Python value does not determine how Spark hashes it (5 may be an int or a bigint, with different
+hashes), so every function here takes the name of the Spark type: ``"int"``, ``"string"``,
+``"decimal(9,2)"``, or a tuple of names for a composite key, whose keys are then tuples.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ADDED: Final = 0xE6546B64
 _THIRD: Final = 0x85EBCA6B
 _FOURTH: Final = 0xC2B2AE35
 _FEW: Final = 32
-"""Below so many texts that still have words to mix, plain Python is faster than numpy."""
+"""If fewer texts than this still have words to mix, plain Python is faster than numpy."""
 
 
 # --- one key ----------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def hash_one(value: Any, kind: str, seed: int = SEED) -> int:
 
 
 def hash_key(key: Any, kind: Kind) -> int:
-    """Spark's hash of one key; of a composite one if ``kind`` is a tuple, as the key then is."""
+    """Spark's hash of one key; for a composite key, both ``key`` and ``kind`` are tuples."""
     if isinstance(kind, str):
         return hash_one(key, kind)
     _check_width(key, kind)
@@ -113,8 +113,8 @@ def hash_column(
 ) -> Hashes:
     """Spark's hash of every value of a column, None being null.
 
-    ``seeds`` are the hashes of the columns before it. Arrays of numpy take no detour through
-    Python; in an array of dates or times, ``NaT`` is null.
+    ``seeds`` are the hashes of the columns before it. Numpy arrays are hashed without Python
+    objects; in an array of dates or times, ``NaT`` is null.
     """
     rule = rule_of(kind)
     count = len(values)
@@ -135,7 +135,7 @@ def hash_column(
 
 
 def hash_keys(keys: Sequence[Any] | NDArray[Any], kind: Kind) -> Hashes:
-    """Spark's hash of every key; of composite ones if ``kind`` is a tuple, as the keys then are."""
+    """Spark's hash of every key; for composite keys, the keys and ``kind`` are tuples."""
     if isinstance(kind, str):
         return hash_column(keys, kind)
     for key in keys:
@@ -159,7 +159,7 @@ def partition_of(
 
 
 def _hash_bytes(texts: Sequence[bytes], seeds: _Words) -> _Words:
-    """Hash texts side by side, a word of each at a time; the long ones that remain one by one."""
+    """Hash texts in parallel, one word of each at a time; the last long ones one by one."""
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     starts = np.cumsum(lengths) - lengths
     blob = np.frombuffer(b"".join((*texts, b"\0\0\0\0")), np.uint8)

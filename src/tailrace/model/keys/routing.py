@@ -1,12 +1,10 @@
-"""Which partition gets how much: the load of partitions under any number of them.
+"""The load of each partition, for any number of partitions.
 
-Cooper 2020 predicts where records go from counted transfers between replicas, and only for
-replicas made of the tasks that were counted (section 4.5). Spark's hash is known
-(``tailrace.model.keys.murmur``), so a histogram of keys says it for any number of partitions: the
-frequent keys are placed one by one, the crowd of the others is spread evenly in expectation, with
-a deviation that is known too. From there rates follow the graph, step by step and partition by
-partition (section 4.8). What the original makes of counted transfers stands in
-``tailrace.model.keys.transfers``.
+Cooper 2020 predicts where records go from counted transfers between replicas, and only for replicas
+made of the tasks that were counted (section 4.5). Spark's hash is known
+(``tailrace.model.keys.murmur``), so a histogram of keys is enough for any number of partitions: the
+frequent keys are placed one by one, and all others are spread evenly in expectation, with a known
+deviation. From there rates follow the graph, step by step and partition by partition (section 4.8).
 """
 
 from __future__ import annotations
@@ -14,20 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import connected_components
-from scipy.special import pdtr
 
 from tailrace.errors import InputError
 from tailrace.goals import SOURCE
 from tailrace.model.keys import pseudonyms
 from tailrace.model.keys.keytypes import REDACTED, read_key
 from tailrace.model.keys.murmur import partition_of
-from tailrace.model.keys.transfers import task_routing
 from tailrace.outside import MOST_TASKS
 
 if TYPE_CHECKING:
@@ -40,21 +34,17 @@ Floats = NDArray[np.float64]
 Pair = tuple[str, str]
 """The two ends of a stream."""
 
-_GRID = 1_024
-_REACH = 12.0
-"""So many standard deviations from the mean nothing is left of a Poisson distribution."""
-
 
 # --- keys to partitions -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class KeyHistogram:
-    """How often keys occur: the frequent ones one by one, the others as a crowd.
+    """How often keys occur: the frequent ones one by one, the others together.
 
     ``heavy`` counts the frequent keys, whose Spark type is ``kind``. The ``tail_records`` of all
-    others belong to ``tail_keys`` keys that are taken to be alike. If they are not, the number
-    that spreads like them is ``sum(count)**2 / sum(count**2)``, which may be given instead.
+    others belong to ``tail_keys`` keys that are assumed to be equally frequent. If they are not,
+    give the equivalent number ``sum(count)**2 / sum(count**2)`` instead.
     """
 
     kind: Kind
@@ -63,7 +53,7 @@ class KeyHistogram:
     tail_keys: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse counts that nothing could have."""
+        """Refuse impossible counts."""
         counts = (*self.heavy.values(), self.tail_records, self.tail_keys)
         if not all(0 <= count < math.inf for count in counts):
             raise InputError("The counts of keys must be finite numbers from 0 up.")
@@ -74,7 +64,7 @@ class KeyHistogram:
             )
         if not self.total > 0:
             raise InputError(
-                "A histogram of keys without records says nothing of where they go: count some."
+                "A histogram of keys without records does not show where they go: count some."
             )
 
     @property
@@ -86,11 +76,11 @@ class KeyHistogram:
     def measured(
         cls, keys: Mapping[str, int], records: int, kind: str, distinct: float | None = None
     ) -> KeyHistogram:
-        """The histogram behind ``StepMeasure.keys``, where keys are texts and only the frequent.
+        """The histogram behind ``StepMeasure.keys``, which holds only the frequent keys, as texts.
 
-        Without the number of ``distinct`` keys, the others are taken to be as few as they can be:
-        none of them is more frequent than the rarest of those that were counted. So the imbalance
-        is rather overstated.
+        Without the number of ``distinct`` keys, the others are assumed to be as few as possible:
+        none is more frequent than the rarest of those that were counted. So the imbalance is rather
+        overstated.
         """
         if not keys:
             raise InputError("No keys were counted: measure a step that is keyed by a column.")
@@ -105,9 +95,9 @@ class KeyHistogram:
 class Shares:
     """The shares of partitions in the records of a stream.
 
-    ``expected`` is exact for the frequent keys and a mean for the others, of which there are
-    ``rare``, each with a share of ``weight``; it is chance where they fall. ``heaviest`` is the
-    most frequent key of the busiest partition, with its share of all records.
+    ``expected`` is exact for the frequent keys and a mean for the ``rare`` others, which have a
+    share of ``weight`` each and fall into partitions at random. ``heaviest`` is the most frequent
+    key of the busiest partition, with its share of all records.
     """
 
     expected: Floats
@@ -125,34 +115,20 @@ class Shares:
         """The standard deviation of the share of a partition: ``w*sqrt(D*(1/n)*(1 - 1/n))``."""
         return self.weight * math.sqrt(self.rare * (1 - 1 / self.partitions) / self.partitions)
 
-    @cached_property
-    def expected_max(self) -> float:
-        """The mean of the greatest share, which is more than the greatest mean."""
-        fixed = self.expected - self.rare * self.weight / self.partitions
-        return expected_maximum(fixed, self.rare, self.weight)
-
     @property
     def busiest(self) -> int:
-        """The partition that gets most, of several the first."""
+        """The partition with the largest share; the first of several."""
         return int(np.argmax(self.expected))
 
     @property
-    def imbalance(self) -> float:
-        """The greatest share over an equal one: 1 is even, as many as there are partitions worst.
-
-        A stage of a batch lasts so many times longer than with an even spread.
-        """
-        return self.expected_max * self.partitions
-
-    @property
     def dominance(self) -> float:
-        """The part of the busiest partition's records that its heaviest key brings."""
+        """The share of its heaviest key in the busiest partition's records."""
         if self.heaviest is None:
             return 0.0
         return self.heaviest[1] / float(self.expected[self.busiest])
 
     def __str__(self) -> str:
-        """The busiest partition and the key that makes it so, as a sentence."""
+        """A sentence about the busiest partition and its heaviest key."""
         top = float(self.expected[self.busiest])
         said = f"Partition {self.busiest} of {self.partitions} gets {top:.0%} of the records"
         if self.heaviest is None:
@@ -161,11 +137,11 @@ class Shares:
 
 
 def shares(histogram: KeyHistogram, partitions: int) -> Shares:
-    """The share of every partition when Spark hashes keys over so many of them.
+    """The share of every partition when Spark hashes keys over ``partitions`` of them.
 
-    A partition gets its frequent keys, which the hash tells, and ``T/n`` of the T records of the
-    others. Each of their D keys falls into it with probability 1/n, so that its number of them is
-    binomial and its load has the variance ``(T/D)**2 * D * (1/n) * (1 - 1/n)``.
+    A partition gets its frequent keys, which are known by their hash, and ``T/n`` of the T records
+    of the others. Each of their D keys falls into it with probability 1/n, so the number of them is
+    binomial and their load has the variance ``(T/D)**2 * D * (1/n) * (1 - 1/n)``.
     """
     _check_partitions(partitions)
     keys, total = list(histogram.heavy), histogram.total
@@ -202,79 +178,15 @@ def round_robin(partitions: int) -> Shares:
     return Shares(np.full(partitions, 1 / partitions))
 
 
-def expected_maximum(fixed: Floats, keys: float, weight: float) -> float:
-    """The mean of the greatest load when chance adds ``keys``, each of ``weight``, to fixed loads.
-
-    The numbers of keys are multinomial: together they are ``keys``, so one that is high makes the
-    others low. Independent Poisson numbers of the same mean stand for them. Their maximum has the
-    same mean in the normal limit, where multinomial numbers are independent ones less their common
-    average, which is 0 in the mean and shifts all loads alike. So the mean is
-    ``integral(1 - prod(F((x - fixed)/weight)))``. Within 5 % of simulation from one key up, within
-    1 % from eight up.
-    """
-    if keys <= 0 or weight <= 0:
-        return float(fixed.max())
-    mean = keys / len(fixed)
-    loads, times = np.unique(fixed, return_counts=True)
-    top = float(loads[-1])
-    reach = _REACH * math.sqrt(mean)
-    low = max(0, math.floor(mean - reach))
-    span = math.ceil(mean + reach + 3 * _REACH) - low
-    # A step is a part of a key's weight or an odd multiple of it, so that its middle is a sum of
-    # keys on the busiest partition, and the midpoint rule is exact there.
-    step = weight / (_GRID // span) if span <= _GRID else weight * (math.ceil(span / _GRID) | 1)
-    start = top + low * weight
-    points = start + (np.arange(math.ceil(span * weight / step)) + 0.5) * step
-    # Partitions that cannot come near the top do not count.
-    near = loads + (mean + reach + 3 * _REACH) * weight >= start
-    numbers = np.floor((points[:, None] - loads[near]) / weight)
-    below = np.prod(pdtr(numbers, mean) ** times[near], axis=1)
-    found = start + step * float(np.sum(1 - below))
-    least = float(loads[0]) + weight * math.ceil(keys / len(fixed))
-    return min(max(found, top + mean * weight, least), top + keys * weight)
-
-
-def hop(
-    joint: Mapping[tuple[Any, Any], float],
-    kinds: tuple[Kind, Kind],
-    partitions: tuple[int, int],
-) -> Floats:
-    """Where the records of each partition go when one keyed step follows another.
-
-    ``joint`` counts a sample of records by their key at the first step and at the second. Row i
-    of the result holds the shares of the second step's partitions in what leaves partition i of
-    the first. With the keys in hand this replaces the counted transfers of Cooper 2020, eq. 4.4
-    to 4.6, for any two numbers of partitions.
-    """
-    if not joint:
-        raise InputError(
-            "A sample of pairs of keys without records says nothing of where they go: count some."
-        )
-    origins = partition_of([pair[0] for pair in joint], partitions[0], kinds[0])
-    targets = partition_of([pair[1] for pair in joint], partitions[1], kinds[1])
-    transfers = np.zeros(partitions)
-    np.add.at(transfers, (origins, targets), np.array(list(joint.values()), np.float64))
-    return task_routing(transfers)
-
-
 # --- rates through the graph --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Overload:
-    """A partition that gets more than it can serve."""
-
-    step: str
-    partition: int
-    utilisation: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrivals:
     """The records per second that reach every partition of every step.
 
-    ``by_input`` holds them by the step they come from. ``assumed_even`` names the keyed steps
-    whose keys are not known, and which were taken to get equal shares.
+    ``by_input`` holds them by the step they come from. ``assumed_even`` names the keyed steps with
+    unknown keys, which were assumed to have equal shares.
     """
 
     by_input: Mapping[str, Mapping[str, Floats]]
@@ -289,27 +201,16 @@ class Arrivals:
         """The rate of a step."""
         return float(self.per_partition(step).sum())
 
-    def overloaded(self, service_ms: Mapping[str, float]) -> tuple[Overload, ...]:
-        """The partitions where work comes in as fast as it can be done, or faster: lambda*b >= 1.
-
-        A plan that has any is to be rejected (Cooper 2020, section 4.8).
-        """
-        found: list[Overload] = []
-        for step, mean_ms in service_ms.items():
-            busy = self.per_partition(step) * mean_ms / 1e3
-            found += [Overload(step, int(at), float(busy[at])) for at in np.flatnonzero(busy >= 1)]
-        return tuple(found)
-
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What enters a flow, and what its steps make of it.
+    """What enters a flow, and how many records its steps make of it.
 
-    ``source_per_s`` holds the rate of each partition of the source. ``ratios`` hold, by the two
-    ends of a stream, the records that it brings for each record into its origin, or one such
-    number for each input of the origin (Cooper 2020, eq. 4.9); 1 where nothing is said. ``routes``
-    hold where the records of a stream go: the histogram of its keys, the shares that partitions
-    have by it, or a matrix as of ``hop``.
+    ``source_per_s`` holds the rate of each partition of the source. ``ratios`` maps the two ends of
+    a stream to the number of its records for each record into its origin, or to one such number for
+    each input of the origin (Cooper 2020, eq. 4.9); 1 if not given. ``routes`` says where the
+    records of a stream go: by the histogram of its keys, by the shares of partitions, or by a
+    table of those, one row for each partition that they come from.
     """
 
     source_per_s: Sequence[float]
@@ -320,13 +221,13 @@ class Workload:
 def arrivals(graph: Graph, workload: Workload, partitions: Mapping[str, int]) -> Arrivals:
     """The rates of all partitions of all steps, and of the sinks.
 
-    ``partitions`` holds the steps with a number of their own, among them every one that has an
-    exchange before it. What they get is spread by key, or else dealt out in turn. The others
-    inherit the partitions that flow into them; those of several inputs stand side by side, as
-    after a union.
+    ``partitions`` holds the steps with their own number of partitions, including every one behind
+    an exchange. Their input is partitioned by key, or otherwise round-robin. All other steps
+    inherit the partitions of their input; those of several inputs are placed side by side, as after
+    a union.
 
-    Steps are taken in the order in which records meet them. Breadth first, as in Cooper 2020,
-    section 4.8, a step could be left before all of its inputs are known.
+    Steps are taken in the order in which records meet them. In breadth-first order, as in Cooper
+    2020, section 4.8, a step could be processed before all of its inputs are known.
     """
     source = np.array(workload.source_per_s, np.float64)
     if source.ndim != 1 or not len(source) or not np.all(np.isfinite(source) & (source >= 0)):
@@ -362,7 +263,7 @@ def arrivals(graph: Graph, workload: Workload, partitions: Mapping[str, int]) ->
 
 
 def _refuse_strangers(graph: Graph, workload: Workload, partitions: Mapping[str, int]) -> None:
-    """What is said of a stream or a step that is not there was meant for another."""
+    """Refuse ratios, routes and partitions for streams or steps that do not exist."""
     pairs = {(stream.origin, stream.target) for stream in graph.streams}
     for pair in (*workload.ratios, *workload.routes):
         if pair not in pairs:
@@ -383,8 +284,8 @@ def _sent(inputs: Mapping[str, Floats], ratio: float | Mapping[str, float], pair
     of_input = ratio if isinstance(ratio, Mapping) else dict.fromkeys(inputs, ratio)
     if of_input.keys() != inputs.keys() or not all(0 <= x < math.inf for x in of_input.values()):
         raise InputError(
-            f"The ratio {ratio} from '{pair[0]}' to '{pair[1]}' cannot be: give a finite number "
-            f"from 0 up, or one for each input of '{pair[0]}'."
+            f"The ratio {ratio} from '{pair[0]}' to '{pair[1]}' is impossible: give a finite "
+            f"number from 0 up, or one for each input of '{pair[0]}'."
         )
     sent: Floats = np.sum([rates * of_input[name] for name, rates in inputs.items()], axis=0)
     return sent
@@ -416,30 +317,3 @@ def _side_by_side(sent: Mapping[str, Floats]) -> dict[str, Floats]:
         placed[name] = np.pad(rates, (at, whole - at - len(rates)))
         at += len(rates)
     return placed
-
-
-def traffic(external: Sequence[float], gains: Floats) -> Floats:
-    """The rates of nodes that may feed each other in circles: ``lambda = lambda0 + A' lambda``.
-
-    ``gains[i, j]`` is what j gets for each record into i: the ratio of i times its route to j.
-    There is one solution, and it is not negative, when the spectral radius of the gains is below
-    1; otherwise a circle gives back as much as it gets, or more, and the plan is refused. The
-    radius is that of the worst circle, as nodes outside of circles add nothing to it.
-    """
-    rates = np.array(external, np.float64)
-    if gains.shape != (len(rates), len(rates)) or not np.all(np.isfinite(gains) & (gains >= 0)):
-        raise InputError(
-            f"The gains of {len(rates)} nodes must be a square table of finite numbers from 0 up."
-        )
-    _, component = connected_components(gains > 0, directed=True, connection="strong")
-    for number in np.unique(component):
-        circle = np.flatnonzero(component == number)
-        radius = float(np.abs(np.linalg.eigvals(gains[np.ix_(circle, circle)])).max())
-        if radius >= 1:
-            members = ", ".join(map(str, circle))
-            raise InputError(
-                f"The nodes {members} feed each other {radius:.3g} records for every record they "
-                "get, so that their rates have no end: lower the ratios on that circle below 1."
-            )
-    solved = np.linalg.solve(np.eye(len(rates)) - gains.T, rates).astype(np.float64)
-    return np.maximum(0.0, solved)

@@ -18,7 +18,7 @@ from tailrace.errors import InputError
 from tailrace.policy.scaling.costs import STANDARD, ExecutorCount, check_grades
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -173,56 +173,3 @@ def step_costs(
 def unable(latency_ms: Floats, busy: Floats) -> NDArray[np.bool_]:
     """Where units would not keep up, with some time to spare."""
     return (busy >= HEADROOM) | np.isinf(latency_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class CalibratedBound:
-    """The bound that was found, how often it was violated, and all that was tried for it.
-
-    ``found`` is False if no bound had a wanted number of violations; it is then the nearest.
-    """
-
-    bound_ms: float
-    violations: int
-    found: bool
-    tried: tuple[tuple[float, int], ...]
-
-
-def calibrate_bound(
-    run: Callable[[float], int], start_ms: float, wanted: tuple[int, int] = (5, 7), most: int = 10
-) -> CalibratedBound:
-    """Find a bound that is tight for a load: one that is violated seldom, but is.
-
-    Strategies can only be told apart by a bound that is neither out of reach nor always kept. It is
-    raised by a tenth as long as it is violated too often, and lowered by a tenth as long as it is
-    violated too seldom (De Matteis 2016, section 7.2.3). The original goes on so, and may step to
-    and fro over what it looks for; here, once it lies between two bounds, their middle is next.
-
-    Args:
-        run: Runs the load under a bound in milliseconds, and counts violations.
-        start_ms: The bound to begin with.
-        wanted: The least and the largest number of violations that will do.
-        most: How many runs there may be.
-    """
-    least, largest = wanted
-    if not (0 < start_ms < math.inf and 0 <= least <= largest and most >= 1):
-        raise InputError(
-            f"A bound cannot be found from {start_ms} ms for {least} to {largest} violations in "
-            f"{most} runs: give a time above 0, a range from 0 up and at least 1 run."
-        )
-
-    def off(violations: int) -> int:
-        return max(least - violations, violations - largest, 0)
-
-    tight_ms, loose_ms, bound_ms = 0.0, math.inf, start_ms
-    tried = [(bound_ms, run(bound_ms))]
-    while off(tried[-1][1]) and len(tried) < most:
-        if tried[-1][1] > largest:
-            tight_ms, further_ms = bound_ms, 1.1 * bound_ms
-        else:
-            loose_ms, further_ms = bound_ms, 0.9 * bound_ms
-        between = tight_ms > 0 and loose_ms < math.inf
-        bound_ms = (tight_ms + loose_ms) / 2 if between else further_ms
-        tried.append((bound_ms, run(bound_ms)))
-    best_ms, violations = min(tried, key=lambda pair: off(pair[1]))
-    return CalibratedBound(best_ms, violations, not off(violations), tuple(tried))

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tailrace.errors import InputError
-from tailrace.model.queueing.queues import Correction
+from tailrace.model.kingman import Correction
 from tailrace.policy.decision import Alternative
 from tailrace.policy.scaling.calibration import (
     HEADROOM,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
-from tailrace.model.queueing.queues import Correction, Kingman
+from tailrace.model.kingman import Correction, Kingman
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,1 +1,0 @@
-"""Queues and flushes: how long records wait in theory."""
