@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtr
 
 from tailrace.flow import Graph
 from tailrace.goals import Constraint
@@ -20,7 +22,7 @@ from tailrace.policy.decision import (
     Reading,
     RealTimeState,
 )
-from tailrace.policy.rise import risen_rate
+from tailrace.policy.rise import LIKELY, SURE, clear_rise, risen_rate
 
 EMPTY = Graph((), ())
 READING = Reading(Constraint(500.0))
@@ -82,3 +84,20 @@ def test_a_risen_rate_is_the_first_count_that_chance_does_not_explain(
     counts: list[tuple[float, float]], expected: float
 ) -> None:
     assert risen_rate(1_000, 5.0, counts, 3.0) == expected
+
+
+@pytest.mark.parametrize("lately_s", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("rate_per_s", [100.0, 400.0, 5_000.0])
+def test_chance_is_taken_for_a_rise_as_seldom_as_its_deviations_say(
+    rate_per_s: float, lately_s: float
+) -> None:
+    """Twice the tail of a normal distribution leaves room for the skew of Poisson counts."""
+    rng, known_s, trials = np.random.default_rng(1), 5.0, 20_000
+    known = rng.poisson(rate_per_s * known_s, trials) / known_s
+    lately = rng.poisson(rate_per_s * lately_s, trials) / lately_s
+    for deviations in (2.0, LIKELY, SURE):
+        pairs = zip(known.tolist(), lately.tolist(), strict=True)
+        found = sum(clear_rise(was, known_s, now, lately_s, deviations) for was, now in pairs)
+        assert found <= 2 * ndtr(-deviations) * trials + 3
+    risen = rng.poisson(1.5 * 5_000 * lately_s, 100) / lately_s
+    assert all(clear_rise(5_000.0, known_s, now, lately_s, SURE) for now in risen.tolist())
