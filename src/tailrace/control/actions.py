@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SetInterval:
-    """Cut a batch that often; in real-time mode, have batches last that long."""
+    """Start a batch at this interval; in real-time mode, the length of a batch."""
 
     interval_ms: float
 
@@ -24,7 +24,7 @@ class SetInterval:
 
 @dataclass(frozen=True, slots=True)
 class SetLifetimes:
-    """Let the open batch of each chain wait that long; at once where it is not named."""
+    """How long the open batch of each chain may wait; a chain not named does not wait."""
 
     lifetimes_ms: Mapping[str, float] = field(default_factory=dict)
 
@@ -35,7 +35,7 @@ class SetLifetimes:
 
 @dataclass(frozen=True, slots=True)
 class SetFlush:
-    """Sweep the buffers of shuffles that often."""
+    """Flush the buffers of shuffles at this interval."""
 
     flush_ms: float
 
@@ -46,7 +46,7 @@ class SetFlush:
 
 @dataclass(frozen=True, slots=True)
 class SetChains:
-    """Run these steps together in one hand-over to Python each."""
+    """Run each of these groups of steps in one hand-over to Python."""
 
     chains: Chains
 
@@ -68,7 +68,7 @@ class SetPartitions:
 
 @dataclass(frozen=True, slots=True)
 class SetExecutors:
-    """Run on that many executors."""
+    """Run on this number of executors."""
 
     executors: int
 
@@ -79,21 +79,21 @@ class SetExecutors:
 
 @dataclass(frozen=True, slots=True)
 class SwitchBackend:
-    """Go on with another backend, which begins with a plan of its own."""
+    """Continue on another backend, which starts with a plan of its own."""
 
     backend: Backend
 
 
 Change = SetInterval | SetLifetimes | SetFlush | SetChains | SetPartitions | SetExecutors
-"""What a backend can be asked for while it runs."""
+"""What a backend can be asked to do while it runs."""
 
 Action = Change | SwitchBackend
 
 
 def changes(before: Plan, after: Plan) -> tuple[Change, ...]:
-    """What makes one plan of another on the same backend, in the order of price.
+    """The actions that turn one plan into another on the same backend, cheapest first.
 
-    Applied one after the other they give ``after``: ``action.on(plan)``.
+    Applied in turn, with ``action.on(plan)``, they give ``after``.
     """
     found: list[Change] = []
     if after.interval_ms != before.interval_ms:

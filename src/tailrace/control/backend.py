@@ -1,4 +1,4 @@
-"""The seam to whatever runs a flow, and what joins it with a controller."""
+"""The interface of a backend, and what connects it with a controller."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
 class SteeredBackend(Protocol):
     """What runs a flow under a plan and can be asked to change it.
 
-    It sends its events to whatever function it was made with, from :class:`Started` on.
+    It sends its events, from :class:`Started` on, to a function that it was given.
     """
 
     def start(self) -> None:
         """Begin to run."""
 
     def stop(self, within_s: float | None = None) -> None:
-        """End between two batches; one that does not end in that time is given up."""
+        """Stop between two batches; give up a batch that does not end in time."""
 
     def can(self, action: Change) -> str | None:
-        """None if it can do that, or the reason why not, as a sentence."""
+        """None if it can do that; otherwise the reason, as a sentence."""
 
     def apply(self, action: Change) -> None:
-        """Do it, at once or where the batch at hand ends."""
+        """Do it, at once or at the end of the running batch."""
 
 
 class Steering:
-    """Hands events to a controller, and what it wants to the backend that runs.
+    """Passes events to a controller, and its actions to the running backend.
 
-    Events may come from several threads, and are dealt with one after the other. What a backend
-    cannot do is said to the controller with the reason, never skipped silently.
+    Events may come from several threads and are handled one at a time. If a backend cannot apply an
+    action, the controller gets the reason: nothing is skipped silently.
     """
 
     def __init__(
         self, controller: Controller, switch: Callable[[SwitchBackend], None] | None = None
     ) -> None:
-        """``switch`` has another backend take over; without it none can."""
+        """``switch`` has another backend take over; without it, none can."""
         self.controller = controller
         self.backend: SteeredBackend | None = None
         self._switch = switch
         self._lock = threading.RLock()
 
     def tell(self, event: Event) -> None:
-        """Let the controller know, and do what it wants."""
+        """Pass an event on, and do what the controller returns."""
         with self._lock:
             for action in self.controller.handle(event):
                 reason = self._do(action)

@@ -1,7 +1,7 @@
 """The controller: events in, actions out.
 
-It knows nothing of Spark and reaches for nothing: what it hears are events, what it wants are
-actions, and between the two lie the loop of the backend that runs, and the choice of the backend.
+It knows nothing of Spark. Events come in and actions go out; between the two are the loop of the
+running backend and the choice of the backend.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Controller:
-    """Keeps the constraints of a flow: ``handle`` every event, and do what it returns.
+    """Keeps the constraints of a flow: pass every event to ``handle``, and do what it returns.
 
-    The first event is :class:`Started`. One thread at a time may call it: :class:`Steering` sees to
-    that.
+    The first event is :class:`Started`. Only one thread at a time may call it; :class:`Steering`
+    ensures that.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Controller:
     ) -> None:
         """With ``scaling`` it decides on executors too, with ``switching`` on the backend.
 
-        ``recovery_ms`` is how much of the input a crash may make real-time mode repeat, and
-        ``most_records`` what the source gives a batch at most, if that is known.
+        ``recovery_ms`` is how much of the input real-time mode may repeat after a crash, and
+        ``most_records`` the most that the source gives a batch, if known.
         """
         self.graph = graph
         self.mode = mode
@@ -69,11 +69,11 @@ class Controller:
         return self._running.plan
 
     def profile(self, flow: str, warm_up_ms: float = 0.0) -> Profile | None:
-        """What predictions need of the run after its warm-up; None if it was too short for that."""
+        """The run after its warm-up as predictions need it; None if it was too short."""
         return self._running.recording.profile(flow, self.log.origin_us + warm_up_ms * 1e3)
 
     def handle(self, event: Event) -> tuple[Action, ...]:
-        """Take in what happened; what is to be done about it."""
+        """Take in an event, and return the actions that follow from it."""
         if isinstance(event, Started):
             return self._begin(event)
         loop = self._running
@@ -86,7 +86,7 @@ class Controller:
         before, closed = loop.plan, self._newest_us
         loop.hear(event)
         self._before = before
-        # What is only advised changes no plan; executors that come by themselves do.
+        # Advice does not change the plan, but executors that come by themselves do.
         found = changes(before, loop.plan) if self.mode is Mode.ENFORCE else ()
         if self._switching is not None and self._newest_us > closed:
             return (*found, *self._switch(loop, self._switching))
@@ -100,7 +100,7 @@ class Controller:
 
     @property
     def _newest_us(self) -> int:
-        """When the newest interval that is complete began."""
+        """When the newest complete interval began."""
         return self.log.history[-1].start_us if self.log.history else -1
 
     def _begin(self, event: Started) -> tuple[Action, ...]:
@@ -114,7 +114,7 @@ class Controller:
         return changes(event.plan, loop.plan) if self.mode is Mode.ENFORCE else ()
 
     def _take_back(self, loop: BatchLoop | RealTimeLoop, event: Refused) -> None:
-        """Learn what cannot be done. The plan is what runs, and the decision was only advice."""
+        """Learn what cannot be done: the plan is undone, and the decision becomes advice."""
         action = event.action
         if isinstance(action, SwitchBackend):
             if self._switching is not None:
@@ -146,7 +146,7 @@ class Controller:
     def _switch(
         self, loop: BatchLoop | RealTimeLoop, switching: Switching
     ) -> tuple[SwitchBackend, ...]:
-        """Another backend, if the one that runs is no longer the cheapest that keeps all bounds."""
+        """Switch if the running backend is no longer the cheapest that keeps all bounds."""
         batches = loop.costs() if isinstance(loop, BatchLoop) else None
         hand_overs = loop.costs() if isinstance(loop, RealTimeLoop) else None
         last = self.log.history[-1]

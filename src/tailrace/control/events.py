@@ -1,4 +1,4 @@
-"""What a controller hears of: everything that it knows comes in as one of these."""
+"""The events of a controller: everything that it knows comes in as one of these."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Started:
     """A backend has begun to run a plan, the first one or another than before.
 
-    ``slots`` is how many tasks can run at once, of which ``other_tasks`` are held by tasks that are
-    no step's: in real-time mode those that read the source, and those behind Spark's own exchanges.
+    ``slots`` is how many tasks can run at once. ``other_tasks`` of them are taken by tasks that run
+    no step: in real-time mode those that read the source, and those behind Spark's own exchanges.
     """
 
     plan: Plan
@@ -29,35 +29,35 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class BatchFinished:
-    """A micro-batch has ended, and this was measured of it."""
+    """A micro-batch has ended, with what was measured."""
 
     batch: BatchMeasure
 
 
 @dataclass(frozen=True, slots=True)
 class TasksReported:
-    """A task of real-time mode says what it measured since it last did."""
+    """A task in real-time mode reports what it measured since its last report."""
 
     report: SinkReport | ChainReport
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """No record waits and none is worked on."""
+    """No record is waiting or being processed."""
 
     at_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class PoolChanged:
-    """Executors were asked for, came, got ready or went."""
+    """Executors were requested, arrived, became ready or left."""
 
     pool: ExecutorPool
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An action was not done, for that reason."""
+    """An action was not applied, for this reason."""
 
     action: Action
     reason: str
@@ -65,7 +65,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; in real-time mode nothing else says that an interval is over.
+    """Time has passed; in real-time mode nothing else shows that an interval is over.
 
     ``room`` is how many slots the flow may hold now, as others of its session come and go.
     """
@@ -76,7 +76,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing more will come of the backend that runs."""
+    """The running backend has ended and sends no more events."""
 
 
 Event = Started | BatchFinished | TasksReported | Idle | PoolChanged | Refused | Tick | Ended

@@ -34,7 +34,7 @@ AnySpan = TypeVar("AnySpan", bound="Span")
 
 
 class Collector(Protocol):
-    """What gathers measurements into consecutive intervals of one length."""
+    """Gathers measurements into consecutive intervals of one length."""
 
     def flush(self) -> tuple[Any, ...]:
         """The intervals still open, when nothing more will come."""

@@ -1,4 +1,4 @@
-"""What is remembered of a run, for its report: intervals, verdicts and decisions."""
+"""What a run keeps for its report: intervals, verdicts and decisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Mode(StrEnum):
 
 @dataclass(slots=True)
 class DecisionRecord:
-    """A decision as it went into the log, and what came of it.
+    """A decision as it was logged, and its outcome.
 
     ``realised_ms`` is what the constraint that it aimed at, or else the mean latency of the flow,
     measured in the first whole interval under the new plan; None if the plan did not last so long.
@@ -65,7 +65,7 @@ class DecisionRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What a step did in one interval, as it is remembered."""
+    """What a step did in one interval."""
 
     records_in: int
     records_out: int
@@ -76,7 +76,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class IntervalRecord:
-    """One adjustment interval as it is remembered: its batches are summed up and let go.
+    """One adjustment interval, summed up; its batches are not kept.
 
     ``slots`` is how many tasks could run at once when it ended, and ``needed`` the fewest executors
     that would have kept every bound by what was known then, where their number is decided here.
@@ -104,7 +104,7 @@ class IntervalRecord:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What longer batches spared, against running them back to back."""
+    """What longer batches saved, compared with batches back to back."""
 
     batches: float = 0.0
     cpu_ms: float = 0.0
@@ -112,10 +112,10 @@ class Saving:
 
 @dataclass(slots=True)
 class ScalingRecord:
-    """What a report says of scaling: cores of an executor, and the slowest decision.
+    """Scaling as the report shows it: cores per executor, and the slowest decision.
 
-    ``forecast_error`` is how far off rates were, one step ahead, as a share; None if the scaler
-    looks at none.
+    ``forecast_error`` is the relative error of forecast rates, one step ahead; None if the scaler
+    makes no forecasts.
     """
 
     cores: int
@@ -125,7 +125,7 @@ class ScalingRecord:
 
 @dataclass(slots=True)
 class Log:
-    """Everything of a run that the report tells: it outlives a change of the backend.
+    """Everything that the report shows of a run; it outlives a change of backend.
 
     ``origin_us`` is when the first interval begins. ``older`` holds the latencies of intervals
     whose own distribution has been let go.

@@ -1,8 +1,8 @@
 """The loop for real-time mode.
 
-Tasks say what they measured while they run, and intervals end as time passes. Lifetimes change
-while records flow; chains and the sweep of the shuffle change where a batch ends, and the backend
-sees to that.
+Tasks report what they measured while they run, and intervals end as time passes. Lifetimes change
+while records flow; chains and the flush of the shuffle change where a batch ends, which the backend
+ensures.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ LEAST_FIXED_MS = 0.02
 GAPS = 5
 
 RECENT_US = 500_000
-"""How far back the rate of the moment is taken from; tasks speak five times a second."""
+"""How far back the rate of the moment is counted; tasks report five times a second."""
 
 AHEAD = 0.5
-"""A rise that was just seen is taken to go on by half of itself: it seldom ends where it is seen
-first, and the bound must hold meanwhile. Once an interval is over, what was counted holds."""
+"""A rise that was just seen is assumed to go on by half of itself: it seldom ends where it is seen
+first, and the bound must hold meanwhile. Once an interval is over, its count is used."""
 
 
 DEVIATIONS = 6
 USUAL_DEVIATION = 0.07
-"""How far intervals lie from their prediction: what is believed at first, and how many count."""
+"""How far intervals lie from their prediction: how many count, and what is assumed at first."""
 
 
 class RealTimeLoop:
@@ -71,10 +71,10 @@ class RealTimeLoop:
         slots: int = 1,
         other_tasks: int = 1,
     ) -> None:
-        """``recovery_ms`` is how much of the input a crash may make the flow repeat.
+        """``recovery_ms`` is how much of the input the flow may repeat after a crash.
 
-        Of the ``slots`` there are, ``other_tasks`` are held by tasks that are no step's: those that
-        read the source, and those behind Spark's own exchanges.
+        ``other_tasks`` of the ``slots`` are taken by tasks that run no step: those that read the
+        source, and those behind Spark's own exchanges.
         """
         self.log = log
         log.scaling = None
@@ -114,7 +114,7 @@ class RealTimeLoop:
         self._decider.take_back(*changes, why=why)
 
     def hear(self, event: Event) -> None:
-        """Take in what a task says, or that time has passed."""
+        """Take in a report of a task, or that time has passed."""
         match event:
             case TasksReported(report):
                 self._on_report(report)
@@ -133,7 +133,7 @@ class RealTimeLoop:
             intervals.add(said)
 
     def _on_tick(self, at_us: int) -> None:
-        """Judge and decide whatever is complete by now."""
+        """Judge the intervals that are complete by now, and decide."""
         now_us = self._onward(at_us)
         closed = self._judge.close(lambda intervals: intervals.complete(now_us))
         for interval in closed:
@@ -146,7 +146,7 @@ class RealTimeLoop:
             self._react_early(self._seen, now_us)
 
     def _see(self, report: SinkReport) -> None:
-        """Note the gap where a task sees the first records of another batch."""
+        """Note the gap before the first records of another batch."""
         if report.batch > self._newest_batch:
             self._newest_batch = report.batch
             self.log.batches += 1
@@ -159,7 +159,7 @@ class RealTimeLoop:
         self._last[place] = report
 
     def _keep(self, report: ChainReport) -> None:
-        """Keep what a task said lately, and the one before, from whose end on it is counted."""
+        """Keep the latest reports of a task, and one before them, whose end starts the count."""
         recent = self._recent.setdefault((report.chain, report.partition), deque())
         recent.append(report)
         while len(recent) > 2 and recent[1].last_us < report.last_us - RECENT_US:
@@ -185,7 +185,7 @@ class RealTimeLoop:
         self._decider.act(rise.decide(self._seen), now_us)
 
     def _rises(self, observation: Observation, now_us: int) -> dict[str, float]:
-        """Where rates go that were clearly above the known ones in the last half second."""
+        """The rates to plan for, of chains whose rate has clearly risen in the last half second."""
         found, known_s = {}, self.log.interval_ms / 1e3
         for chain in known(observation.realtime).chains:
             rates = [

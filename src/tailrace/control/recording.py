@@ -97,10 +97,10 @@ class _HandOver:
 
 
 class Recording:
-    """Gathers what the profile of a flow is made of."""
+    """Gathers the measurements that make the profile of a flow."""
 
     def __init__(self, graph: Graph, slots: int = 1) -> None:
-        """For a flow on so many slots; micro-batches say themselves how many they had."""
+        """For a flow on ``slots``; micro-batches report how many they had."""
         self._graph = graph
         self._slots = slots
         self._batches: deque[_Batch] = deque(maxlen=KEPT_BATCHES)

@@ -46,21 +46,21 @@ LATELY = 5
 """Batches whose mean size is the one that the model is split at."""
 
 SPLITS = 60
-"""Intervals that tell what of a batch more executors would not shrink."""
+"""Intervals from which the part of a batch that more executors would not shrink is estimated."""
 
 CONTENT = 12
-"""Control steps for which a cluster that had no more executors to give is not asked again."""
+"""Control steps to wait before asking again, after a cluster had no more executors to give."""
 
 SETTLING_US = 6_000_000
-"""New executors run their first batches slower than all later ones: for this long, what a batch
-takes is no reason for still more of them."""
+"""New executors run their first batches slower than later ones: for this long, slow batches are no
+reason to ask for more."""
 
 SETTLED = 1_000_000
-"""Control steps since a move of which nothing is left to see."""
+"""Control steps after which a move has no effect any more."""
 
 
 class Scaling:
-    """Remembers what a scaler has to be shown, and asks the policy that follows it.
+    """Remembers what a scaler needs to see, and asks the policy that follows it.
 
     ``slowest_ms`` is how long its slowest decision took, by the clock ``now_s``.
     """
@@ -72,7 +72,7 @@ class Scaling:
         limits: Limits,
         now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Begin with whatever number of executors there is."""
+        """Begin with the executors that are there."""
         if isinstance(scaler, Predictive) and len(scaler.strategy.grades) > 1:
             raise InputError(
                 "The executors of a session are all of one kind, so that a flow cannot choose "
@@ -96,11 +96,11 @@ class Scaling:
         self._steps = 1
 
     def refuse(self, reason: str, there: int) -> None:
-        """Take in that the cluster does not do what was asked: ``there`` executors are there."""
+        """Take in that the cluster refused, and has ``there`` executors."""
         self._refused = Refusal(there, reason)
 
     def resized(self, before: int, slots: int, at_us: int) -> None:
-        """Take in that there are other slots than before; 0 at the start."""
+        """Take in that the number of slots changed; ``before`` is 0 at the start."""
         if before:
             self.moved_us = at_us
         if before and slots > before:
@@ -117,16 +117,16 @@ class Scaling:
         return self.grown_us + SETTLING_US + 2e3 * interval_ms
 
     def within_reach(self, seen: Observation) -> Observation:
-        """The same on as many slots as all executors have that may be asked for."""
+        """The same with the slots of all the executors that may be asked for."""
         return replace(seen, slots=max(seen.slots, self._ceiling * self.limits.cores))
 
     def busy_ms(self, batch: BatchMeasure) -> float:
-        """How long tasks were busy with the records of a batch, by those that share them."""
+        """How long tasks were busy with a batch, divided by the tasks that share it."""
         shared = shared_by(batch.slots, self._widest)
         return math.fsum(sum(s.busy_ms.values()) for s in batch.steps.values()) / shared
 
     def record(self) -> ScalingRecord:
-        """What a report says of it."""
+        """Scaling as the report shows it."""
         error = self.scaler.forecast_error if isinstance(self.scaler, Predictive) else None
         return ScalingRecord(self.limits.cores, self.slowest_ms, error)
 
@@ -145,7 +145,7 @@ class Scaling:
         now_us: int,
         since: int = 0,
     ) -> Observation:
-        """The same, with what is known of executors.
+        """The observation with its part on executors.
 
         ``since`` counts the control steps that have begun since the interval.
         """
@@ -232,7 +232,7 @@ class Scaling:
         sized: SizedBatches,
         since_move: int,
     ) -> Load:
-        """What was measured, in the words of scalers."""
+        """What was measured, as scalers see it."""
         goal, busy_ms = reading.constraint, sized.busy_ms
         since_us = now_us - interval.every_ms * 1e3
         ended = [batch for batch in recent if batch.ended_us > since_us]
@@ -266,14 +266,14 @@ class Scaling:
 
 
 def _fewest(load: Load) -> int | None:
-    """The fewest executors that keep the bound by the model, None if all that may be do not."""
+    """The fewest executors that keep the bound by the model; None if no allowed number does."""
     sizes = range(1, load.limits.most + 1)
     kept = (n for n in sizes if load.model.latency_ms(n, load.rate_per_s) <= load.bound_ms)
     return next(kept, None)
 
 
 def _next_ms(seen: Observation, recent: Sequence[BatchMeasure]) -> float:
-    """How long the next batch would take on what is there, with all records that wait by now."""
+    """How long the next batch would take on the present executors, with all waiting records."""
     waiting = seen.rate_per_s * (recent[-1].duration_ms + recent[-1].left_ms) / 1e3
     batches = known(seen.microbatch)
     return batches.model.duration_ms(min(waiting, batches.most_records or math.inf))
@@ -282,10 +282,10 @@ def _next_ms(seen: Observation, recent: Sequence[BatchMeasure]) -> float:
 def _held_up_ms(recent: Sequence[BatchMeasure], since_us: float, moved_us: float) -> float:
     """For how long the batches that ended since then, and began after a move, held records up.
 
-    A batch is due to last as long as its records took to come, from the cut before it to its own:
-    whoever runs batches back to back is idle at no time, and yet keeps up. What it lasts longer,
-    the next ones wait for, unless they are the shorter for it. One that leaves records behind holds
-    them up all the time.
+    A batch may last as long as its records took to arrive, from the cut before it to its own:
+    batches back to back are never idle, and yet keep up. If it lasts longer, the next ones wait,
+    unless they are shorter by as much. A batch that leaves records behind holds them up all the
+    time.
     """
     held_up_ms, longer_ms = 0.0, 0.0
     for before, batch in pairwise(recent):
@@ -300,11 +300,11 @@ def _held_up_ms(recent: Sequence[BatchMeasure], since_us: float, moved_us: float
 
 
 def _back_to_back_ms(seen: Observation, reading: Reading, ran_ms: float) -> float | None:
-    """What was measured, as far as it is the size that made it.
+    """The part of the measured latency that depends on the size.
 
-    Longer batches use up whatever the bound leaves, so that measured latencies are near the bound
-    on any size. A size answers for what they would be back to back, by the share that the model
-    gives to that.
+    Longer batches use up what the bound leaves, so that measured latencies are near the bound on
+    any size. A size is judged by the latency back to back: the measured one, scaled by what the
+    model predicts for both.
     """
     if reading.value_ms is None or not reading.constraint.from_source:
         return reading.value_ms
@@ -314,7 +314,7 @@ def _back_to_back_ms(seen: Observation, reading: Reading, ran_ms: float) -> floa
 
 
 def _strictest(sized: SizedBatches, tightest: Reading, readings: Sequence[Reading]) -> Strictest:
-    """The model of all constraints: another may be the tightest on another size."""
+    """The model of all constraints, since another one may be the tightest on another size."""
     constraints = []
     for reading in readings:
         goal, fixed_ms = reading.constraint, reading.fixed_ms

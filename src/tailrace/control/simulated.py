@@ -125,7 +125,7 @@ class _Pool:
     from_us: float = 0.0
 
     def ready(self, wanted: int, now_us: int) -> int:
-        """How many run now, if so many are wanted."""
+        """How many run now, if ``wanted`` are asked for."""
         if wanted != self.wanted:
             self.wanted, self.from_us = wanted, now_us + self.plant.start_ms * 1e3
         if wanted <= self.size or now_us >= self.from_us:

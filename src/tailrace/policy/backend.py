@@ -2,7 +2,7 @@
 
 Real-time mode has a latency of milliseconds, but holds a slot for each of its tasks all the time.
 A micro-batch has a floor of 1.5 times its fixed cost, but leaves its slots to others between two
-batches. So the bound chooses, by prediction, and both predictions are told.
+batches. So the bound decides, by prediction, and the reason gives both predictions.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ MICROBATCH = Backend.MICROBATCH
 REALTIME = Backend.REALTIME
 
 MISSED_INTERVALS = 2
-"""So long in a row micro-batch must be unable to keep a bound before real-time takes over."""
+"""Intervals in a row in which micro-batch must be unable to keep a bound before real-time mode
+takes over."""
 
 CALM_INTERVALS = 3
-"""So long in a row micro-batch must be well below every bound before it takes over again."""
+"""Intervals in a row in which micro-batch would have to be well below every bound before it takes
+over again."""
 
 CALM_SHARE = 0.7
 LEAST_SAVING = 0.25
@@ -92,8 +94,8 @@ class Offer:
     """What one backend would do: the constraint it strains most, and what it costs in an hour.
 
     ``wait_ms`` is the batch interval, or the longest lifetime of a hand-over. ``cpu_s`` is used,
-    ``held_s`` is slots times the time they are held; ``core_s``, the larger, is what nobody else
-    can have. ``kept_share`` is the share of windows that keep every bound, by prediction.
+    ``held_s`` is slots times the time they are held; ``core_s``, the larger, is what no other
+    flow can use. ``kept_share`` is the share of windows that keep every bound, by prediction.
     """
 
     backend: Backend
@@ -109,7 +111,7 @@ class Offer:
 
     @property
     def core_s(self) -> float:
-        """Core seconds an hour that are used, or held so that nobody else can use them."""
+        """Core seconds an hour that are used, or held so that no other flow can use them."""
         return max(self.cpu_s, self.held_s)
 
     @property

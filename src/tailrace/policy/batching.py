@@ -205,7 +205,7 @@ class _Demand:
 def first_interval_ms(constraints: Iterable[Constraint], adjustment_ms: float) -> float:
     """The interval to begin with, before anything was measured: a third of the tightest bound.
 
-    A sixth of the bound then goes to waiting and the rest is left to costs that nobody knows yet,
+    A sixth of the bound then goes to waiting and the rest is left to costs that are not known yet,
     for a fraction of the batches that back to back would take. Never above a tenth of the
     adjustment interval, so that the first one sees enough batches to learn from.
     """
@@ -223,8 +223,8 @@ def decide(observation: Observation) -> Decision:
     even if the whole latency grew in proportion, which a wrong split of the batch cost into fixed
     and per-record parts cannot exceed. Between the two it rests, so that it cannot oscillate; and
     while executors start it goes down only, far enough for batches that take longer than they
-    should. Where the source gives a batch at most so many records, no more than four fifths of that
-    come in an interval; and while it holds some back batches run back to back.
+    should. Where the source limits the records of a batch, no more than four fifths of the
+    limit come in an interval; and while it holds some back, batches run back to back.
     """
     demands = [_demand(observation, r) for r in observation.readings if r.constraint.from_source]
     if not demands:

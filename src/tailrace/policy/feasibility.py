@@ -39,8 +39,8 @@ STEADY = 0.9
 def persists(values_ms: Sequence[float], floor_ms: float) -> bool:
     """Whether two values or more lie above a floor, and do not come down to it.
 
-    That is what a flow looks like which neither warm-up nor a backlog explains: cold code gets warm
-    and a backlog gets shorter, batch by batch.
+    Neither warm-up nor a backlog explains such a flow: cold code gets warm and a backlog gets
+    shorter, batch by batch.
     """
     *earlier, last = values_ms or (0.0,)
     return bool(earlier) and min(values_ms) > floor_ms and last >= STEADY * median(earlier)
@@ -100,7 +100,7 @@ def _late(reading: Reading, late_ms: float, best_ms: float) -> Impossible:
 
 
 def _through_per_s(observation: Observation, model: BatchModel) -> float:
-    """How many records get through back to back, where a batch gets at most so many."""
+    """How many records get through back to back, under the limit of the source."""
     most = known(observation.microbatch).most_records
     return math.inf if most is None else 1e3 * most / model.duration_ms(most)
 
@@ -188,7 +188,7 @@ def _work_too_much(
 
 
 def _on_steps(observation: Observation, reading: Reading) -> Impossible | None:
-    """A path of steps alone: their own time misses the bound, whatever batches do."""
+    """A path of steps alone: their own time misses the bound, with any batches."""
     goal, fixed_ms = reading.constraint, reading.fixed_ms
     path = observation.graph.path(goal.path)
     known = [name for name in path if name in observation.steps]

@@ -110,7 +110,7 @@ def risen(
 
 
 def deviation(observation: Observation) -> float | None:
-    """How far the constraints measured from what the model says of them, as a share; the worst.
+    """How far the measured constraints are from their predictions, as a share; the worst.
 
     None where nothing was measured or the model has no answer.
     """

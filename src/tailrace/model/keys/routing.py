@@ -182,7 +182,7 @@ def round_robin(partitions: int) -> Shares:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Arrivals:
+class PartitionRates:
     """The records per second that reach every partition of every step.
 
     ``by_input`` holds them by the step they come from. ``assumed_even`` names the keyed steps with
@@ -218,7 +218,7 @@ class Workload:
     routes: Mapping[Pair, KeyHistogram | Shares | Floats] = field(default_factory=dict)
 
 
-def arrivals(graph: Graph, workload: Workload, partitions: Mapping[str, int]) -> Arrivals:
+def arrivals(graph: Graph, workload: Workload, partitions: Mapping[str, int]) -> PartitionRates:
     """The rates of all partitions of all steps, and of the sinks.
 
     ``partitions`` holds the steps with their own number of partitions, including every one behind
@@ -259,7 +259,7 @@ def arrivals(graph: Graph, workload: Workload, partitions: Mapping[str, int]) ->
             if route is None and keyed:
                 even[name] = None
             inputs[name][origin] = _routed(sent[origin], route, partitions[name], (origin, name))
-    return Arrivals(inputs, tuple(even))
+    return PartitionRates(inputs, tuple(even))
 
 
 def _refuse_strangers(graph: Graph, workload: Workload, partitions: Mapping[str, int]) -> None:

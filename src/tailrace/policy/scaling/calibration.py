@@ -1,4 +1,4 @@
-"""What a predictive scaler is told, and what fits it to a flow: strategy, weights, bound, model.
+"""The settings of a predictive scaler, and what fits it to a flow: strategy, weights, bound, model.
 
 The weights of three costs that are counted in different units mean nothing to a person. Priorities
 do: each is divided by the range of its cost, so that equal priorities weigh equally whatever the

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEFAULT = "predictive"
 
 EXECUTORS = Strategy(weights=Priorities(qos=20.0), delay_steps=2)
-"""For executors, which take about two intervals to come, and batches, which use up whatever a
+"""For executors, which take about two intervals to come, and batches, which use up what a
 bound leaves them. The bound weighs more than in the original, so that executors start before they
 are missing: a start takes the time of machines that batches run on, and under an overload there is
 none."""

@@ -79,12 +79,12 @@ class Cost(Protocol):
         """What the cost is counted in, as reports write it behind the number."""
 
     def of(self, size: int, grade: Grade) -> float:
-        """What so many units of a grade cost; never below zero, and more for more units."""
+        """What ``size`` units of a grade cost; never below zero, and more for more units."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorCount:
-    """Each unit counts as one, of whatever grade (De Matteis 2016, eq. 6.15, "Node")."""
+    """Each unit counts as one, of any grade (De Matteis 2016, eq. 6.15, "Node")."""
 
     unit: ClassVar[str] = "executors"
 
@@ -95,7 +95,7 @@ class ExecutorCount:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The cores that the units hold, of whatever grade."""
+    """The cores of the units, of any grade."""
 
     per_unit: int = 1
     unit: ClassVar[str] = "cores"
@@ -122,7 +122,7 @@ class Price:
         return f"{self.currency}/h"
 
     def of(self, size: int, grade: Grade) -> float:
-        """The money for an hour of so many units."""
+        """The money for an hour of ``size`` units."""
         if grade.price_per_h is None:
             raise InputError(f"Grade '{grade.name}' has no price: give it a price_per_h.")
         return size * grade.price_per_h
@@ -158,7 +158,7 @@ class Watts:
             )
 
     def of(self, size: int, grade: Grade) -> float:
-        """The power of so many units at the frequency of their grade."""
+        """The power of ``size`` units at the frequency of their grade."""
         if grade.ghz is None:
             raise InputError(f"Grade '{grade.name}' has no frequency: give it ghz.")
         active = size + self.beside

@@ -41,7 +41,7 @@ class ExecutorState:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What the cluster does not do: whatever was asked for, ``there`` executors are there."""
+    """The cluster did not do what was asked, and has ``there`` executors."""
 
     there: int
     reason: str

@@ -11,7 +11,7 @@ that the least cost to go is found along one coordinate after the other::
     togo_i(v) = min over u of  step_i(u) + togo_(i+1)(u) + gamma |u - v|**2
 
 The original searches a tree of ``configurations**horizon`` leaves by branch and bound (section
-6.3.2); here each configuration is one state a step, whatever came before it.
+6.3.2); here each configuration is one state a step, independent of what came before.
 """
 
 from __future__ import annotations
@@ -140,10 +140,10 @@ _LEAST_PER_S: Final = 1e-6
 
 _SURPRISE: Final = 5.0
 _LEVELS_OFF: Final = 4
-"""A rate that is so many times further off than others were, about four deviations, is a jump such
-as there was none before. What weights fitted to the rest make of it is chance, from no rise at all
-to as much again at every step: for so many steps the last rate is taken to stay, unless it jumps
-on, which is a trend."""
+"""A rate that is ``_SURPRISE`` times further off than the others were, about four deviations, is a
+jump. What weights fitted to the rest make of it is chance, from no rise at all to as much again at
+every step: for ``_LEVELS_OFF`` steps the last rate is assumed to stay, unless it jumps again, which
+is a trend."""
 
 
 class Outlook:
@@ -243,7 +243,7 @@ class Outlook:
         )
 
     def _method_for(self, rates: Floats) -> tuple[Method, Weights, int]:
-        """The method that so many rates allow, with its weights and the length of its season."""
+        """The method that these rates allow, with its weights and the length of its season."""
         factors = self._method is Method.MULTIPLICATIVE and bool((rates <= 0).any())
         jumped = self._jumped > 0 and self._given is None
         if np.count_nonzero(~np.isnan(rates)) < self._enough or factors or jumped:

@@ -1,8 +1,8 @@
-"""Executors on demand: somebody asks for more or fewer, after a look at what that would bring.
+"""Executors on demand: a user asks for more or fewer, after a look at what that would bring.
 
-Xu 2021, chapter 2, has users scale by so many machines, as a plan that is shown before anything
-moves. Spark gives a free slot to any task that is ready, so who gets new executors is no question
-here; what they would bring is, and the model of the flow has the answer.
+In Xu 2021, chapter 2, users add or remove machines by a plan that they see before anything moves.
+Spark gives a free slot to any task that is ready, so which step gets the new executors is no
+question here. What they would bring is, and the model of the flow answers it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailrace.units import show_duration, show_rate
 
 
 class OnDemand:
-    """A scaler that moves when it is told to, and only then.
+    """A scaler that moves only on request.
 
     ::
 
@@ -33,14 +33,14 @@ class OnDemand:
     name = "on demand"
 
     def __init__(self) -> None:
-        """Begin with whatever runs."""
+        """Begin with the executors that run."""
         self._seen: Load | None = None
         self._wanted: Move | None = None
         self._before: int | None = None
         self._begun = False
 
     def preview(self, by: int) -> Move:
-        """So many executors more, or fewer: what they would bring, by what was measured last."""
+        """What ``by`` executors more, or fewer, would bring, by the latest measurements."""
         load = self._seen
         if load is None:
             raise InputError("Nothing was measured yet: ask again when an interval is over.")
@@ -72,14 +72,14 @@ class OnDemand:
             self._begun = False
 
     def decide(self, load: Load, /) -> Move:
-        """What was applied last; once, as a cluster that has refused it would do so again."""
+        """The move that was applied last; once, since a cluster that refused would do so again."""
         self._seen = load
         if load.moving:
             return wait(load)
         if self._begun and self._wanted is not None and self._wanted.size != load.size:
             self._wanted = self._before = None
         self._begun = True
-        return self._wanted or stay(load, "Nobody has asked for another number.")
+        return self._wanted or stay(load, "No other number was asked for.")
 
     def _target(self, load: Load) -> int:
         """The number that was asked for last, or else the one that runs."""

@@ -16,8 +16,8 @@ belong to another cost (eq. 6.13), which was given up for eq. 7.1. From 12 bound
 goes on as its tangent, since sums of numbers like ``exp(100)`` lose everything else. A move takes
 ``delay_steps`` to be in place: the steps before that are run by what is there, so they are left out
 of the weighing, and the horizon counts the steps after them. And a backlog is worked off: the
-records that wait, beyond those that always do (rate times latency, by Little's law), are taken as
-so much more rate in the first ``drain_steps`` of the horizon.
+records that wait, beyond those that always do (rate times latency, by Little's law), are added to
+the rate of the first ``drain_steps`` of the horizon.
 
 A unit of speed v is taken to do at a rate what a unit of speed 1 does at ``rate/v``, in ``1/v`` of
 the time. That is exact where all of the latency is work or waiting for work (``T(f) = T(f0) f0/f``,

@@ -40,8 +40,8 @@ class Reactive:
     more than that.
 
     **Pause.** After a rise nothing is decided until it has been complete for ``pause`` steps, since
-    what is measured until then tells of the old size. The original waits three intervals come
-    what may (Lohrmann 2016, section 4.6.5), and a load that goes on rising meanwhile misses its
+    measurements until then are of the old size. The original always waits three intervals
+    (Lohrmann 2016, section 4.6.5), and a load that goes on rising meanwhile misses its
     bound for all of them. So there is one way out: the bound is being missed, the model asks for
     more, and the rate is more than a tenth above the one that the rise was made for. The last
     condition is what tells a new cause from the old one, whose backlog is still being worked off.
@@ -136,7 +136,7 @@ def _missed(load: Load) -> bool:
 
 
 def _obstacle(load: Load) -> str:
-    """Why no unit may be given back, whatever the model says; empty if one may."""
+    """Why no unit may be given back, even if the model allows it; empty if one may."""
     if load.moving:
         return "a move is under way"
     if _missed(load):

@@ -1,11 +1,10 @@
-"""What every scaler sees and answers: one seam for ours and for its rivals.
+"""What every scaler sees and answers: one interface for ours and for others.
 
 A scaler is asked at the end of each control step, and within one if the rate has surely risen, and
 answers with a size: the number of units (executors, workers, cores) to run on from then on. While a
 move is under way it is asked as well, so that it misses nothing, but not followed. It may remember
-what it saw before, but reaches for nothing else: no clock, no chance, no cluster. Fed with the same
-loads it gives the same moves, so that whatever runs on Spark can be rehearsed in the simulator, and
-replayed from a log.
+what it saw, but uses nothing else: no clock, no random numbers, no cluster. The same loads give the
+same moves, so that a scaler can be rehearsed in the simulator and replayed from a log.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ class Load:
     many records wait at the end of the step. ``blocked`` is the share of time in which records had
     to wait because all units were taken.
 
-    ``corrected`` says that the model was held against what was measured already, so that whoever
-    asks it must not correct it once more.
+    ``corrected`` is set if the model has been corrected by measurements already, so that a scaler
+    must not correct it again.
 
     ``steps`` is how many control steps have passed since the scaler was last asked: usually 1, and
     0 where more is known of the same one, such as that its rate has risen.

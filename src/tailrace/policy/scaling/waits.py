@@ -26,8 +26,8 @@ BOTTLENECK = 0.95
 ROUNDING = 1e-9
 
 _STEADY = 1e-15
-"""Times that vary by less than numbers can tell are all the same; waits made of such a variation
-would be too short to count with."""
+"""Times that vary by less than floating point resolves count as equal; waits computed from such a
+variation would be meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class WaitCurve:
     offered: float
 
     def wait_ms(self, tasks: int) -> float:
-        """How long records wait with so many tasks."""
+        """How long records wait with this number of tasks."""
         return self.scale_ms / (tasks - self.offered) if tasks > self.offered else math.inf
 
     def saved_ms(self, tasks: int) -> float:
-        """What one more task saves; where so many cannot keep up it comes before all else."""
+        """What one more task saves; infinite where these tasks cannot keep up."""
         spare = tasks - self.offered
         return self.scale_ms / (spare * (spare + 1)) if spare > 0 else math.inf
 
@@ -75,7 +75,7 @@ class TaskLoad:
     curve: WaitCurve = field(init=False, repr=False, compare=False)
     """``b = p*S/A`` and ``a = e*S*b*(ca**2 + cs**2)/2`` (Lohrmann 2016, eq. 4.7, in short).
 
-    Service and both variations are taken to stay as they are, whatever the number of tasks.
+    Service and both variations are assumed not to depend on the number of tasks.
     """
 
     def __post_init__(self) -> None:
@@ -120,7 +120,7 @@ class TaskLoad:
 
     @property
     def unhurried(self) -> int:
-        """The fewest tasks that are at most 90 % busy, ``b/0.9``, whatever the limits say."""
+        """The fewest tasks that are at most 90 % busy, ``b/0.9``, regardless of the limits."""
         return whole(self.tasks * self.utilisation / BUSY_UP_TO)
 
     @property
