@@ -169,6 +169,7 @@ def spark_fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr(settings, "require_java", lambda: None)
         monkeypatch.setattr(settings, "launched", nullcontext)
         monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+        monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
         monkeypatch.setattr(SparkSession.Builder, "getOrCreate", fail)
         monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
         monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)

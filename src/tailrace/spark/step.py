@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from urllib.parse import quote
@@ -19,7 +20,7 @@ from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import DataType, LongType, StructType
 
 from tailrace.errors import InputError
 from tailrace.flow import OnError, Step
@@ -203,11 +204,17 @@ def _apply(
     return Apply(Step(name, schema, chain, scale, OnError(on_error)), kind, function)
 
 
-def _parsed(step: Step) -> StructType:
+@lru_cache(maxsize=1_000)
+def _of_ddl(schema: str) -> DataType | None:
+    """A schema as Spark's parser reads it, which is asked once; None if it cannot."""
     try:
-        parsed = StructType.fromDDL(step.schema)
+        return StructType.fromDDL(schema)
     except ParseException:
-        parsed = None
+        return None
+
+
+def _parsed(step: Step) -> StructType:
+    parsed = _of_ddl(step.schema)
     if not isinstance(parsed, StructType) or not parsed.names:
         raise InputError(
             f"The schema {step.schema!r} of step '{step.name}' cannot be read: write columns and "
