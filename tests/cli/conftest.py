@@ -72,6 +72,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(from_file, "session", refuse)
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
 
 
 @pytest.fixture
@@ -82,6 +83,7 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.fail("Spark was started")
 
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuse)
 
 

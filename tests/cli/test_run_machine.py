@@ -170,6 +170,7 @@ def spark_fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr(session, "require_java", lambda: None)
         monkeypatch.setattr(session, "launched", nullcontext)
         monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+        monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
         monkeypatch.setattr(SparkSession.Builder, "getOrCreate", fail)
         monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
         monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)

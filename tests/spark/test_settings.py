@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import os
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
@@ -20,6 +24,7 @@ from tailrace.spark import settings
 from tailrace.spark.cluster.process import HOST
 from tailrace.spark.session import on_loopback, session, slots_of
 from tailrace.spark.settings import SETTINGS, conf_of, findings, wanted
+from tailrace.spark.worker.daemon import NEEDED
 from tests.spark.support import by_value, even_trace
 
 if TYPE_CHECKING:
@@ -73,11 +78,53 @@ def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
     assert session("another") is spark
 
 
+def test_a_thread_that_did_nothing_with_spark_yet_gets_the_running_session_as_it_is(
+    spark: SparkSession,
+) -> None:
+    """Such a thread has no active session, and building one would set the settings of this one."""
+    before = spark.conf.getAll
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(session, ["one", "two"])) == [spark, spark]
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", str(SLOTS))
+    assert spark.conf.getAll == before
+
+
 def test_workers_run_the_drivers_interpreter_under_our_daemon(spark: SparkSession) -> None:
     (interpreter,) = in_a_worker(spark, lambda: sys.executable)
     assert Path(interpreter) == Path(sys.executable)
     (command,) = in_a_worker(spark, lambda: Path("/proc/self/cmdline").read_text())
     assert "tailrace.spark.worker.daemon" in command
+
+
+def test_workers_are_forked_from_a_daemon_that_has_what_they_need_and_no_other_thread(
+    spark: SparkSession,
+) -> None:
+    """They share its libraries: each has the same ones at the same place in memory."""
+
+    def looks() -> str:
+        places = [hex(id(sys.modules[name])) for name in NEEDED]
+        threads = len(list(Path(f"/proc/{os.getppid()}/task").iterdir()))
+        return json.dumps([places, threads])
+
+    answers = {said for _ in range(12) for said in in_a_worker(spark, looks)}
+    (alike,) = answers
+    assert json.loads(alike)[1] == 1
+
+
+def test_workers_that_share_numpy_draw_different_random_numbers(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def draws() -> str:
+        (tmp_path / str(os.getpid())).touch()
+        while len(list(tmp_path.iterdir())) < 2:
+            threading.Event().wait(0.01)  # for the worker that has the other partition
+        return str(np.random.random())  # noqa: NPY002 - the state that they might share
+
+    assert len(in_a_worker(spark, draws)) == 2
 
 
 def test_a_worker_has_little_garbage_to_look_through_after_its_first_tasks(
@@ -287,6 +334,7 @@ def test_a_missing_jar_is_said_before_spark_starts(
 ) -> None:
     monkeypatch.setattr(module, "JAR", tmp_path / "none.jar")
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
     with pytest.raises(EnvironmentUnfit, match="Tailrace's Java part is not built: run"):
         session()
 
@@ -305,6 +353,7 @@ def test_executors_that_cannot_be_are_said_before_spark_starts(
     monkeypatch: pytest.MonkeyPatch, executors: tuple[int, int], given: dict[str, str], said: str
 ) -> None:
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
     with pytest.raises(InputError, match=said):
         session(master=f"spark://{HOST}:7077", settings=given, executors=executors)
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from py4j.protocol import Py4JJavaError
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.live import Live
 
@@ -31,13 +30,15 @@ from tailrace.spark.failures import explained
 from tailrace.spark.flow import Flow
 from tailrace.spark.interrupt import ctrl_c
 from tailrace.spark.jvm.java import has_ended
-from tailrace.spark.session import session
+from tailrace.spark.session import running_session, session
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator, Mapping
     from types import ModuleType
+
+    from pyspark.sql import SparkSession
 
     from tailrace.flow import Graph
     from tailrace.policy.scaling.sizing import Scaler
@@ -223,7 +224,7 @@ def repartition(
 @contextmanager
 def _session_for(flow: Flow, **how: Any) -> Iterator[SparkSession]:
     """A session of a flow's own, which ends with the block, unless one is running already."""
-    borrowed = SparkSession.getActiveSession() is not None
+    borrowed = running_session() is not None
     spark = session(flow.name, kafka=flow.uses_kafka, **how)
     try:
         yield spark

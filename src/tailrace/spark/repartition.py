@@ -19,7 +19,7 @@ from tailrace.errors import EnvironmentUnfit, InputError
 from tailrace.spark.checkpoints.batch_log import BatchLog
 from tailrace.spark.checkpoints.checkpoint import places
 from tailrace.spark.failures import explained
-from tailrace.spark.pipeline.trace import key_types_of
+from tailrace.spark.pipeline.trace import traced
 from tailrace.spark.sources import open_source
 from tailrace.state.lock import sole_user
 from tailrace.state.partitions import partitions_of
@@ -122,10 +122,10 @@ def _operators(log: BatchLog, batch: int) -> int | None:
     return int(log.settings(batch)[PARTITIONS]) if (log.directory / "state").is_dir() else None
 
 
-def _key_types(flow: Flow, spark: SparkSession) -> dict[str, tuple[str, ...]]:
+def _key_types(flow: Flow, spark: SparkSession) -> Mapping[str, tuple[str, ...]]:
     with tempfile.TemporaryDirectory(prefix="tailrace-") as directory:
         opened = open_source(flow.source, flow.arrived, spark, Path(directory))
-        return key_types_of(flow.pipeline, opened.frame)
+        return traced(flow.pipeline, opened.frame).key_types
 
 
 def _check_provider(settings: Mapping[str, str]) -> None:

@@ -33,7 +33,7 @@ from tailrace.spark.cluster.executors import Executors, in_charge, warmer
 from tailrace.spark.health.selftest import require_milliseconds
 from tailrace.spark.health.usage import UsageMeter
 from tailrace.spark.jvm.hush import hush
-from tailrace.spark.pipeline.trace import functions_of, layouts_of, trace
+from tailrace.spark.pipeline.trace import traced
 from tailrace.spark.settings import findings
 from tailrace.spark.sinks.base import OnceSink
 from tailrace.spark.sinks.once import compare
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tailrace.profile.batch import BatchMeasure
     from tailrace.profile.stall import Stall
     from tailrace.spark.flow import Flow
+    from tailrace.spark.pipeline.trace import Traced
     from tailrace.spark.sources import Opened
 
 LOOK_S = 0.5
@@ -96,17 +97,17 @@ class Run:
             self._held.callback(self._share.release)
             self._directory = flow.checkpoint or self._temporary_directory()
             opened = self._open(spark)
-            graph = trace(flow.pipeline, opened.frame)
+            read = traced(flow.pipeline, opened.frame)
+            graph = read.graph
             self._check(graph, measured)
             self._notes = tuple(f"{f.what} {f.remedy}" for f in findings(spark))
-            self._notes += self._resume(graph, opened, after_restore)
+            self._notes += self._resume(read, after_restore)
             if opened.arrived is None:
                 self._notes += (NO_ARRIVALS,)
             self._job = self._job_of(spark, opened, measured)
             self._graph, self._on_measure = graph, on_measure
             if self._executors is not None:
-                called = functions_of(flow.pipeline, opened.frame)
-                self._executors.warm_up = warmer(spark, self._executors.cores, called)
+                self._executors.warm_up = warmer(spark, self._executors.cores, read.functions)
             self._turn = threading.Lock()
             self._ended = False
             self._restarts_ms: list[float] = []
@@ -273,12 +274,11 @@ class Run:
                 self._held.callback(sink.release)
         return open_source(self.flow.source, self.flow.arrived, spark, self._directory)
 
-    def _resume(self, graph: Graph, opened: Opened, after_restore: bool) -> tuple[str, ...]:
+    def _resume(self, read: Traced, after_restore: bool) -> tuple[str, ...]:
         """Refuse what the checkpoint does not fit; what a report should say of what was changed."""
         flow = self.flow
-        formerly = {step.name: step.formerly for step in graph.steps if step.formerly}
-        steps = layouts_of(flow.pipeline, opened.frame)
-        told = self._checkpoint.adopt(flow.name, steps, formerly)
+        formerly = {step.name: step.formerly for step in read.graph.steps if step.formerly}
+        told = self._checkpoint.adopt(flow.name, read.layouts, formerly)
         log = self._checkpoint.log
         return told + compare(flow.sinks, flow.dead_letters, log, after_restore=after_restore)
 

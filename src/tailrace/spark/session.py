@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -37,6 +38,9 @@ _ADDRESSES = ("spark.driver.host", "spark.driver.bindAddress")
 _ADDRESSED = {"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"}
 """The variables by which Spark is told the address of a machine."""
 
+_BUILDING = Lock()
+"""Flows may be started from several threads, and there is one session for all."""
+
 
 def session(
     app: str = "tailrace",
@@ -58,11 +62,32 @@ def session(
     With ``kafka=True`` it has Spark's Kafka connector, which is looked for in the cache and by
     Maven coordinates; ``kafka="folder"`` names a folder that has its jars.
     """
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        if kafka:
-            require_connector(running)
-        return running
+    with _BUILDING:
+        running = running_session()
+        if running is None:
+            return _built(app, master, settings or {}, executors, plain=plain, kafka=kafka)
+    if kafka:
+        require_connector(running)
+    return running
+
+
+def running_session() -> SparkSession | None:
+    """The session that runs; a thread that did nothing with it yet has none that is active."""
+    made: Any = SparkSession._instantiatedSession
+    ended = made is None or made._sc._jsc is None
+    return SparkSession.getActiveSession() or (None if ended else made)
+
+
+def _built(
+    app: str,
+    master: str | None,
+    settings: Mapping[str, str],
+    executors: tuple[int, int] | None,
+    *,
+    plain: bool,
+    kafka: bool | str | Path,
+) -> SparkSession:
+    """Build a session; whoever calls this keeps others from it."""
     if master is not None and not _MASTER.fullmatch(master):
         raise InputError(
             f"'{master}' is not a Spark master: write local[4], spark://host:7077, k8s://... or "
@@ -78,7 +103,6 @@ def session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     master = master or f"local[{os.cpu_count() or 1}]"
     ours = {} if plain else wanted(slots_of(master))
-    settings = settings or {}
     elastic = limits is not None and not master.startswith("local")
     if limits is not None and elastic:
         ours |= few_executors(limits.least, limits.most, _cores(settings))

@@ -7,7 +7,7 @@ a session with them, ``findings`` says what a session lacks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,5 +158,6 @@ def conf_of(spark: SparkSession, key: str) -> str | None:
     if key.startswith("spark.sql."):
         value = spark.conf.get(key, None)
     else:
-        value = spark.sparkContext.getConf().get(key)
+        inside: Any = spark.sparkContext
+        value = inside._conf.get(key)  # getConf() fetches every setting there is, to copy them
     return None if value is None else str(value)

@@ -336,10 +336,13 @@ def check(job: Job, graph: Graph, plan: Plan, constraints: Iterable[Constraint])
         The tasks that it holds slots for beside those of the plan's partitions: of the source, and
         behind exchanges of Spark's own.
     """
-    obstacles = why_not(job, graph, constraints)
+    obstacles = _why_not_start(job, graph)
+    if not obstacles:
+        output = _preview(job, graph, plan)
+        obstacles = _why_not_judge(output) if _to_the_end(constraints) else []
     if obstacles:
         raise InputError(f"The flow cannot run in real-time mode: {obstacles[0]}")
-    needed = _slots_needed(job, graph, plan)
+    needed = _slots_needed(job, output)
     if job.share is not None:
         job.share.wait_for(needed)
     return needed - sum(plan.partitions.values())
@@ -347,6 +350,19 @@ def check(job: Job, graph: Graph, plan: Plan, constraints: Iterable[Constraint])
 
 def why_not(job: Job, graph: Graph, constraints: Iterable[Constraint]) -> list[str]:
     """What stands against running a job in real-time mode, in sentences that say what to do."""
+    found = _why_not_start(job, graph)
+    if found or not _to_the_end(constraints):
+        return found
+    return _why_not_judge(_preview(job, graph, None))
+
+
+def _to_the_end(constraints: Iterable[Constraint]) -> bool:
+    """Whether a constraint counts until results are visible, so that arrivals must be known."""
+    return any(is_sink(constraint.path[-1]) for constraint in constraints)
+
+
+def _why_not_start(job: Job, graph: Graph) -> list[str]:
+    """What stands against it in the session, the source, the sinks and the shape of the graph."""
     found = []
     if conf_of(job.spark, EXTENSION.key) != EXTENSION.value:
         found.append(
@@ -369,23 +385,25 @@ def why_not(job: Job, graph: Graph, constraints: Iterable[Constraint]) -> list[s
         for sink in job.sinks.values()
         if not isinstance(sink, StreamSink)
     )
-    ended = any(is_sink(constraint.path[-1]) for constraint in constraints)
-    output = _preview(job, graph, None) if ended and not found else None
-    if output is not None and TAG not in output.columns:
-        found.append(
-            f"there is {lost_in(output)} on the way, behind which a record's arrival is not known "
-            "any more, so that its latency could not be judged; end the path of the constraint "
-            "before that, or use backend='microbatch'."
-        )
     return found
 
 
-def _slots_needed(job: Job, graph: Graph, plan: Plan) -> int:
+def _why_not_judge(output: DataFrame) -> list[str]:
+    """What stands against judging it: an operator that loses the time of a record's arrival."""
+    if TAG in output.columns:
+        return []
+    why = (
+        f"there is {lost_in(output)} on the way, behind which a record's arrival is not known any "
+        "more, so that its latency could not be judged; end the path of the constraint before "
+        "that, or use backend='microbatch'."
+    )
+    return [why]
+
+
+def _slots_needed(job: Job, output: DataFrame) -> int:
     """The tasks that run at once: those of the source, and those behind every exchange."""
     shuffle = int(conf_of(job.spark, "spark.sql.shuffle.partitions") or 200)
-    behind = job.jvm.tailrace.plan.LivePlan.tasksBehindExchanges(
-        _preview(job, graph, plan)._jdf, shuffle
-    )
+    behind = job.jvm.tailrace.plan.LivePlan.tasksBehindExchanges(output._jdf, shuffle)
     reading = job.source_partitions or job.jvm.tailrace.plan.LivePlan.streams(job.frame._jdf)
     return int(reading) + int(behind)
 

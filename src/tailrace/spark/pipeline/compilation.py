@@ -9,13 +9,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import DataType, LongType, StructType
 
 from tailrace.errors import InputError
 from tailrace.spark.pipeline.sending import require_sendable
@@ -175,12 +176,18 @@ class Compilation:
         return replace(apply.memory, directory=str(home))
 
 
+@lru_cache(maxsize=1_000)
+def _of_ddl(schema: str) -> DataType | None:
+    """A schema as Spark's parser reads it, which is asked once; None if it cannot."""
+    try:
+        return StructType.fromDDL(schema)
+    except ParseException:
+        return None
+
+
 def schema_of(step: Step) -> StructType:
     """What a step returns, as Spark has it."""
-    try:
-        parsed = StructType.fromDDL(step.schema)
-    except ParseException:
-        parsed = None
+    parsed = _of_ddl(step.schema)
     if not isinstance(parsed, StructType) or not parsed.names:
         raise InputError(
             f"The schema {step.schema!r} of step '{step.name}' cannot be read: write columns and "

@@ -8,7 +8,7 @@ Spark will do, whatever Python did to get there. Nothing is executed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
@@ -56,8 +56,38 @@ def outputs_of(pipeline: Pipeline, frame: DataFrame) -> dict[str, DataFrame]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What one reading of a pipeline shows: its graph, and what its steps were given.
+
+    ``key_types`` are the Spark types of the columns that each keyed step is keyed by.
+    """
+
+    graph: Graph
+    applied: tuple[Apply, ...]
+    key_types: Mapping[str, tuple[str, ...]]
+
+    @property
+    def functions(self) -> tuple[object, ...]:
+        """The functions that the steps call."""
+        return tuple(apply.function for apply in self.applied)
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """The steps as a checkpoint sees them."""
+        return {
+            apply.step.name: _layout(apply, self.key_types.get(apply.step.name, ()))
+            for apply in self.applied
+        }
+
+
 def trace(pipeline: Pipeline, source: DataFrame) -> Graph:
     """The graph of a pipeline, read from the plan that Spark analysed."""
+    return traced(pipeline, source).graph
+
+
+def traced(pipeline: Pipeline, source: DataFrame) -> Traced:
+    """Read a pipeline: call it once, every step a chain of its own."""
     compilation = Compilation()
     try:
         with compilation.active():
@@ -73,26 +103,8 @@ def trace(pipeline: Pipeline, source: DataFrame) -> Graph:
         refuse_reserved(output.columns, f"The output '{name}' of the pipeline has")
         _walk(_plan(output), Stream("", name), streams, _several(source))
     _refuse_what_cannot_run(steps, streams, outputs)
-    return graph(tuple(steps.values()), tuple(streams))
-
-
-def functions_of(pipeline: Pipeline, source: DataFrame) -> tuple[object, ...]:
-    """The functions that the steps of a pipeline call."""
-    return tuple(apply.function for apply in _compiled(pipeline, source).applied)
-
-
-def key_types_of(pipeline: Pipeline, source: DataFrame) -> dict[str, tuple[str, ...]]:
-    """The Spark types of the columns that each keyed step is keyed by."""
-    return _compiled(pipeline, source).key_types
-
-
-def layouts_of(pipeline: Pipeline, source: DataFrame) -> dict[str, Layout]:
-    """The steps of a pipeline as a checkpoint sees them."""
-    compilation = _compiled(pipeline, source)
-    return {
-        apply.step.name: _layout(apply, compilation.key_types.get(apply.step.name, ()))
-        for apply in compilation.applied
-    }
+    read = graph(tuple(steps.values()), tuple(streams))
+    return Traced(read, tuple(compilation.applied), compilation.key_types)
 
 
 def _layout(apply: Apply, types: tuple[str, ...]) -> Layout:
@@ -101,14 +113,6 @@ def _layout(apply: Apply, types: tuple[str, ...]) -> Layout:
     time = "event time" if apply.memory.event else "the time of the clock"
     timers = time if apply.memory.on_timer else ""
     return Layout(KEYED, apply.step.keyed_by, types, timers, HASHED)
-
-
-def _compiled(pipeline: Pipeline, source: DataFrame) -> Compilation:
-    """What a reading of the pipeline met, every step a chain of its own."""
-    compilation = Compilation()
-    with compilation.active():
-        outputs_of(pipeline, source)
-    return compilation
 
 
 def splits(graph: Graph) -> bool:

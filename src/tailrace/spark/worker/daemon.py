@@ -7,6 +7,10 @@ imports: it is frozen out of the collection. A worker whose JVM has gone away en
 of with a stack trace, and one whose task was cancelled while its step hung ends at all: the watch
 over its steps is given the socket to see it by.
 
+What every worker needs is imported once, here, before any is forked. PySpark leaves that to each
+worker: most of a second of a core and 85 MB for every Python task of a flow, which is what takes
+the longest where many flows are started.
+
 A chain in real-time mode says so in its environment (``HandOver.java``). PySpark would read its
 batches in a thread of their own, which costs more than it gains where a batch takes microseconds:
 the two threads wait for each other at every turn. Here the thread that works also reads; and a
@@ -21,6 +25,7 @@ import gc
 import os
 import sys
 from functools import partialmethod
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pyspark import daemon
@@ -35,6 +40,19 @@ _GONE = 1
 
 HAND_OVER = "TAILRACE_HAND_OVER"
 _BUFFER = 1 << 17
+
+NEEDED = (
+    "numpy",
+    "pandas",
+    "pyarrow.pandas_compat",
+    "pyspark.worker",
+    "pyspark.sql.pandas.serializers",
+    "tailrace.spark.worker.chain",
+)
+"""What a worker imports before its first record, one way or another."""
+
+_ALLOCATOR = "JE_ARROW_MALLOC_CONF"
+"""How Arrow's jemalloc is told what to do."""
 
 _FREEZES = 3
 """After so many tasks what they load is there; the second still brings what it needs to go on."""
@@ -56,6 +74,26 @@ def worker(sock: socket, authenticated: bool) -> int:
     return code
 
 
+def _load() -> None:
+    """Import what workers need, so that they have it when they are forked, and share its memory.
+
+    A process that is forked has none of the threads of the one before, and keeps the locks that
+    those held. The one thread that an import here would start is jemalloc's, which gives memory
+    back: without it, whoever frees memory does. NumPy starts one for each core but the first that
+    ``OMP_NUM_THREADS`` allows, 1 unless told, and ends them by itself before a fork.
+    """
+    os.environ.setdefault(_ALLOCATOR, "background_thread:false")
+    for name in NEEDED:
+        import_module(name)
+    os.register_at_fork(after_in_child=_draw_anew)
+    gc.collect()  # what is left is old, and no worker looks at it soon: memory stays shared
+
+
+def _draw_anew() -> None:
+    """Have a worker draw random numbers of its own, as if it had imported NumPy itself."""
+    sys.modules["numpy"].random.seed()
+
+
 def _freeze() -> None:
     """Keep what is there now out of all later collections: after the first tasks, and imports."""
     global _FREEZES, _MODULES  # a worker is a process, and this is its memory of itself
@@ -67,7 +105,7 @@ def _freeze() -> None:
 
 def _read_and_work() -> None:
     """Have one thread do both, and every batch written in one piece as soon as it is there."""
-    from pyspark.sql.pandas.serializers import ArrowStreamSerializer  # noqa: PLC0415 - not before a fork
+    from pyspark.sql.pandas.serializers import ArrowStreamSerializer  # noqa: PLC0415 - only here
 
     os.environ["SPARK_PIPELINED_UDF"] = "0"
     os.environ["SPARK_BUFFER_SIZE"] = str(_BUFFER)
@@ -76,5 +114,6 @@ def _read_and_work() -> None:
 
 
 if __name__ == "__main__":
+    _load()
     daemon.worker = worker
     daemon.manager()
