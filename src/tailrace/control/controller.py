@@ -6,6 +6,7 @@ actions, and between the two lie the loop of the backend that runs, and the choi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tailrace.control.actions import SetExecutors, SwitchBackend, changes
@@ -71,7 +72,11 @@ class Controller:
 
     def profile(self, flow: str, warm_up_ms: float = 0.0) -> Profile | None:
         """What predictions need of the run after its warm-up; None if it was too short for that."""
-        return self._running.recording.profile(flow, self.log.origin_us + warm_up_ms * 1e3)
+        since_us = self.log.origin_us + warm_up_ms * 1e3
+        found = self._running.recording.profile(flow, since_us)
+        if found is None or self._most_records is None or found.backend is Backend.REALTIME:
+            return found
+        return replace(found, plan=replace(found.plan, row_limit=self._most_records))
 
     def handle(self, event: Event) -> tuple[Action, ...]:
         """Take in what happened; what is to be done about it."""

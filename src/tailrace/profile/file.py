@@ -25,6 +25,7 @@ from tailrace.outside import check_data, joined, parse_json, read_text, shown
 from tailrace.plan import Backend, Plan, chain_name
 from tailrace.profile.profile import (
     BatchCosts,
+    ExecutorCosts,
     HandOverCosts,
     Latency,
     Origin,
@@ -225,6 +226,7 @@ def _profile(data: dict[str, Any]) -> Profile:
     steps = tuple(_step(found) for found in data["steps"])
     row = pairwise((SOURCE, *(step.name for step in steps), SINK))
     latency, batch, hand_over = (data.get(name) for name in ("latency", "batch", "hand_over"))
+    executors = data.get("executors")
     profile = Profile(
         name=data["name"],
         steps=steps,
@@ -238,6 +240,7 @@ def _profile(data: dict[str, Any]) -> Profile:
         latency=None if latency is None else Latency(**latency),
         batch=None if batch is None else _batch(batch),
         hand_over=None if hand_over is None else HandOverCosts(**hand_over),
+        executors=None if executors is None else ExecutorCosts(**executors),
         origin=Origin(data.get("origin", Origin.HAND)),
     )
     _check_streams(profile)

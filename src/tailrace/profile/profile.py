@@ -83,6 +83,7 @@ class BatchCosts:
     ``task_ms`` for each task of a stage beyond its first; every record ``per_record_ms`` for each
     stage that it passes. Earlier profiles have no ``task_ms`` but ``shuffle_ms``, for having an
     exchange at all. ``noise`` is the coefficient of variation of a batch's duration around that.
+    A restart of the query, between two batches, takes ``restart_ms``.
     ``cpu_ms`` and ``cpu_record_ms`` are the CPU time of all processes for a batch and for a record,
     without the steps.
     """
@@ -95,6 +96,7 @@ class BatchCosts:
     noise: float = 0.1
     cpu_ms: float = 42.0
     cpu_record_ms: float = 0.0055
+    restart_ms: float = 300.0
 
     def __post_init__(self) -> None:
         """Refuse costs that no batch can have."""
@@ -105,6 +107,22 @@ class BatchCosts:
         shuffled_ms = self.shuffle_ms if len(tasks) > 1 else 0.0
         further = sum(n - 1 for n in tasks)
         return (len(tasks) - 1) * self.stage_ms + further * self.task_ms + shuffled_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorCosts:
+    """What it takes to have more executors.
+
+    They come ``start_ms`` after they were asked for. Until then the engine takes ``slowdown`` times
+    as long, where they start on machines that it shares.
+    """
+
+    start_ms: float
+    slowdown: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse costs that no start can have."""
+        _check("an executor", self, *(item.name for item in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +167,7 @@ class Profile:
     ``rate_per_s`` is what reached the first steps, from ``source_partitions`` partitions, and
     ``cores`` how many tasks could run at once. ``batch`` and ``hand_over`` are None where the flow
     was never seen in that backend; predictions for it then rest on costs measured elsewhere, and
-    say so.
+    say so. ``executors`` is None where none came while it was measured.
     """
 
     name: str
@@ -164,6 +182,7 @@ class Profile:
     latency: Latency | None = None
     batch: BatchCosts | None = None
     hand_over: HandOverCosts | None = None
+    executors: ExecutorCosts | None = None
     origin: Origin = Origin.HAND
 
     def __post_init__(self) -> None:
