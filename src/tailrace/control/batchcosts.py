@@ -49,7 +49,8 @@ class Phase(StrEnum):
 class Kept:
     """A batch: its records, how long it took, how much of that in tasks, and there in steps.
 
-    ``pause_ms`` is for how long nothing ran before it, beyond what its interval asks for.
+    ``pause_ms`` is how long nothing ran before it, where it was cut later than its interval asks
+    for, and else 0.
     """
 
     records: int
@@ -116,12 +117,12 @@ class BatchRecording:
         return Phase.STARTING if starting else Phase.CALM
 
     def _pause_ms(self, batch: BatchMeasure) -> float:
-        """For how long the query could have cut a batch, and did not."""
+        """How long nothing ran, if that delayed the batch beyond its interval."""
         last = self._last
         if last is None:
             return 0.0
         due_us = max(last.ended_us, last.planned_us + round(batch.plan.interval_ms * 1e3))
-        return max(0.0, (batch.planned_us - due_us) / 1e3)
+        return (batch.planned_us - last.ended_us) / 1e3 if batch.planned_us > due_us else 0.0
 
     def costs(self, bare: Profile, since_us: float) -> BatchCosts | None:
         """What batches took since then; None if none was seen."""
@@ -135,7 +136,7 @@ class BatchRecording:
         restarts_ms = [
             kept.pause_ms + max(0.0, kept.engine_ms - shapes.engine_ms(costs, kept))
             for kept in batches
-            if kept.phase is Phase.RESTARTED
+            if kept.phase is Phase.RESTARTED and kept.pause_ms
         ]
         return replace(costs, restart_ms=median(restarts_ms)) if restarts_ms else costs
 
