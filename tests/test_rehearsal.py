@@ -10,6 +10,7 @@ import pytest
 import tailrace as tr
 from tailrace.errors import InputError, LoadError
 from tailrace.load import Burst, Constant, Recorded, Staircase
+from tailrace.model.microbatch import BatchModel
 from tailrace.plan import Backend, Plan
 from tailrace.policy.scaling.sizing import Load, Move
 from tailrace.profile.costs import BatchCosts
@@ -54,6 +55,31 @@ def test_a_rehearsal_agrees_with_the_prediction_of_the_plan_that_it_ends_on(rate
     )
     said = tr.predict(WAITS, plan=plan, rate=rate)
     assert last["mean_ms"] == pytest.approx(said.mean_ms, rel=0.1)
+
+
+@pytest.mark.parametrize(("size", "rate"), [(1, 60.0), (2, 200.0), (4, 500.0), (8, 900.0)])
+def test_a_constant_load_on_constant_executors_takes_what_the_closed_form_says(
+    size: int, rate: float
+) -> None:
+    """Mean of BatchModel: a record waits for half a cycle, and then for ``a + c*n``."""
+    calm = replace(
+        WAITS,
+        steps=(StepProfile("test", 5.0),),
+        batch=BatchCosts(60.0, 0.02, task_ms=2.0, noise=0.0),
+    )
+    report = tr.rehearse(calm, Constant(rate, "60 s"), mean="900 ms", executors=size)
+    model = BatchModel(60.0 + 2.0 * (size - 1), 5.02 / size)
+    for interval in report.intervals[4:-1]:
+        interval_ms = interval["plan"]["interval_ms"]
+        expected_ms = model.latency_ms(interval_ms, interval["rate_per_s"], 5_000.0, None)
+        assert interval["mean_ms"] == pytest.approx(expected_ms, rel=0.12)
+        assert interval["plan"]["partitions"] == {"test": size}
+    means = [interval["mean_ms"] for interval in report.intervals[4:-1]]
+    wanted = [
+        model.latency_ms(i["plan"]["interval_ms"], rate, 5_000.0, None)
+        for i in report.intervals[4:-1]
+    ]
+    assert np.mean(means) == pytest.approx(np.mean(wanted), rel=0.04)
 
 
 def test_a_user_s_own_scaler_can_be_rehearsed() -> None:

@@ -17,7 +17,7 @@ from tailrace.control.backend import Steering
 from tailrace.control.scaling import Scaling
 from tailrace.control.simulated import SimulatedBackend
 from tailrace.errors import InputError
-from tailrace.goals import only_constraint
+from tailrace.goals import SOURCE, only_constraint
 from tailrace.load import generate
 from tailrace.load.keys import Frequencies, Uniform
 from tailrace.model.plant import plant_of
@@ -137,12 +137,13 @@ def rehearse(
             "The profile is of real-time mode, and only micro-batches can be rehearsed: run the "
             "flow with backend='microbatch' and --profile."
         )
-    _check_size(load)
+    _check_size(load, profile)
     limits = _limits(executors, cores)
     graph = _scaled(profile.graph, limits)
     plan = first_plan(graph, first_interval_ms((bound,), 5_000.0), profile.cores)
     plan = replace(plan, row_limit=profile.plan.row_limit)
-    start_ms = duration_ms(COMING if coming is None else coming)
+    known_ms = duration_ms(COMING) if profile.executors is None else profile.executors.start_ms
+    start_ms = known_ms if coming is None else duration_ms(coming)
     plant = plant_of(profile, plan, cores=cores, start_ms=start_ms)
     trace = generate(load, keys=_keys(profile), seed=seed)
     elastic = None if limits is None else Elastic(scaler or DEFAULT, limits)
@@ -157,15 +158,26 @@ def rehearse(
     )
 
 
-def _check_size(load: RateProfile) -> None:
+def _check_size(load: RateProfile, profile: Profile) -> None:
     """Refuse what would not be over in a while, or not fit into memory."""
-    records = float(load.expected(np.array([load.duration_s]))[0])
+    records = float(load.expected(np.array([load.duration_s]))[0]) * _fullest(profile)
     if not records <= MOST_RECORDS or load.duration_s > MOST_S:
         raise InputError(
-            f"A load of {load.duration_s:,.0f} s with {records:,.0f} records is too long for a "
-            f"rehearsal: give at most {MOST_S:,.0f} s and {MOST_RECORDS:,} records, as the "
-            "beginning of it has (--seconds)."
+            f"A load of {load.duration_s:,.0f} s, of which a step gets {records:,.0f} records, is "
+            f"too long for a rehearsal: give at most {MOST_S:,.0f} s and {MOST_RECORDS:,} records, "
+            "as the beginning of it has (--seconds)."
         )
+
+
+def _fullest(profile: Profile) -> float:
+    """The records of the step that has most, in or out, for each that enters the flow."""
+    graph = profile.graph
+    out = {SOURCE: 1.0}
+    for name in graph.names:
+        out[name] = profile.step(name).ratio * math.fsum(
+            out[stream.origin] for stream in graph.streams_to(name)
+        )
+    return max(out.values())
 
 
 def _limits(executors: tuple[int, int] | int | None, cores: int) -> Limits | None:

@@ -32,10 +32,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailrace import cli
+from tailrace import cli, rehearsal
 from tailrace.model import capacity, progress, relay, size
 from tailrace.model.forecasting import alarm
-from tailrace.report import curve, ledger, series
+from tailrace.report import comparison, curve, ledger, picture, recorded, series, sizes
 
 from . import mutations, seeds
 
@@ -51,7 +51,10 @@ STALLED_S = 60.0
 MEMORY_BYTES = 6 << 30
 SHOWN = 10
 
-WARM = (capacity, progress, relay, size, alarm, curve, ledger, series)
+WARM = (
+    *(capacity, progress, relay, size, alarm, curve, ledger, series),
+    *(comparison, picture, recorded, rehearsal, sizes),
+)
 """What commands import when they are called: at once here, so that no case pays for it."""
 
 GOOD = ("answered", "refused", "usage")
@@ -92,14 +95,15 @@ def case(seed: int, index: int) -> Case:
     files: dict[str, bytes] = {}
     words = [command]
     for kind in seeds.COMMANDS[command].files:
-        name = f"{len(files)}.{kind}"
+        name = f"{len(files)}.{seeds.SUFFIXES.get(kind, kind)}"
         files[name] = _file(rng, kind)
         words.append(name)
-    options = seeds.COMMANDS[command].options
-    for option, kind, values in rng.sample(options, k=_few(rng, min(4, len(options)))):
+    options, always = seeds.COMMANDS[command].options, seeds.COMMANDS[command].always
+    chosen = rng.sample(options, k=_few(rng, min(4, len(options))))
+    for option, kind, values in (*always, *chosen):
         words.append(option)
         if kind:
-            name = f"{len(files)}.{kind}"
+            name = f"{len(files)}.{seeds.SUFFIXES.get(kind, kind)}"
             files[name] = _file(rng, kind)
             words.append(name)
         elif values:

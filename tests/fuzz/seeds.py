@@ -17,15 +17,23 @@ if TYPE_CHECKING:
 class Command:
     """The kinds of files that a command takes in order, and its options.
 
-    An option has a name, and the kind of file or the values that follow it.
+    An option has a name, and the kind of file or the values that follow it. Those that are
+    ``always`` there stand before the others, which may say the same again.
     """
 
     files: tuple[str, ...]
     options: tuple[Option, ...]
+    always: tuple[Option, ...] = ()
 
 
 _RATES = ("100/s", "2 k/s", "1", "50 k/s")
 _TIMES = ("100 ms", "1 s", "5 s", "2 min")
+_LOADS = (
+    "constant:50/s,10s",
+    "staircase:20/s,80/s,2,1s",
+    "burst:20/s,90/s,1s,1s,5s",
+    "sine:50/s,20/s,3s,10s",
+)
 _BOUNDS: tuple[Option, ...] = tuple((name, "", _TIMES) for name in ("--mean", "--p95", "--p99"))
 _PLAN: tuple[Option, ...] = (
     ("--interval", "", ("0", "500 ms", "2 s")),
@@ -58,6 +66,27 @@ COMMANDS = {
             ("--mean", "", _TIMES),
             ("--rate", "", _RATES),
             ("--most-cores", "", ("1", "2", "4", "8")),
+        ),
+    ),
+    "rehearse": Command(
+        ("json",),
+        (
+            ("--scaler", "", ("predictive", "reactive")),
+            ("--executors", "", ("1:4", "2", "1:8", "3:3")),
+            ("--executor-cores", "", ("1", "2")),
+            ("--compare", "", ("predictive,2", "1,reactive", "2")),
+            ("--coming", "", ("0 s", "1 s", "1 min")),
+            ("--warm-up", "", ("0 s", "1 s")),
+            ("--seed", "", ("0", "1", "7")),
+            ("--load", "csv", ()),
+            ("--load", "report", ()),
+            ("--load", "", _LOADS),
+            ("--mean", "", _TIMES),
+        ),
+        always=(
+            ("--seconds", "", ("4",)),
+            ("--load", "", _LOADS),
+            ("--mean", "", ("1 s",)),
         ),
     ),
     "profile": Command(
@@ -184,13 +213,27 @@ def rates(rng: random.Random) -> str:
     return "\n".join(["time,rate", *cells])
 
 
+def report(rng: random.Random) -> list[dict[str, Any]]:
+    """What a rehearsal needs of the report of a run, all of it in one line."""
+    start_us = rng.choice((0, 1_790_000_000_000_000))
+    intervals = [
+        {"start_us": start_us + 5_000_000 * number, "records": rng.randrange(500)}
+        for number in range(rng.choice((1, 2, 12)))
+    ]
+    return [{"flow": "orders", "interval_ms": 5_000.0, "intervals": intervals}]
+
+
 def _made(_rng: random.Random) -> list[dict[str, Any]]:
     """What stands where a command writes its result."""
     return [{"name": "before"}]
 
 
+SUFFIXES = {"report": "json"}
+"""How files are named whose kind is not what their name ends in."""
+
 LINES: dict[str, Callable[[random.Random], list[dict[str, Any]]]] = {
     "ledger": ledger,
     "progress": progress,
+    "report": report,
     "made": _made,
 }

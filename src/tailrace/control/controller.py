@@ -6,6 +6,7 @@ running backend and the choice of the backend.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tailrace.control.actions import SetExecutors, SwitchBackend, changes
@@ -70,7 +71,11 @@ class Controller:
 
     def profile(self, flow: str, warm_up_ms: float = 0.0) -> Profile | None:
         """The run after its warm-up as predictions need it; None if it was too short."""
-        return self._running.recording.profile(flow, self.log.origin_us + warm_up_ms * 1e3)
+        since_us = self.log.origin_us + warm_up_ms * 1e3
+        found = self._running.recording.profile(flow, since_us)
+        if found is None or self._most_records is None or found.backend is Backend.REALTIME:
+            return found
+        return replace(found, plan=replace(found.plan, row_limit=self._most_records))
 
     def handle(self, event: Event) -> tuple[Action, ...]:
         """Take in an event, and return the actions that follow from it."""

@@ -2,32 +2,26 @@
 
 Batches and intervals are taken in as they come, in the little that a profile needs of them, and
 only the latest are kept. What was seen under other chains or partitions is let go, since it would
-mix up what the engine takes.
+mix up what the engine takes, unless partitions follow the number of executors: ``batchcosts`` tells
+the costs of those apart.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-import numpy as np
-from scipy.optimize import nnls
-
+from tailrace.control.batchcosts import BatchRecording
 from tailrace.goals import SOURCE
 from tailrace.model.keys.keytypes import from_arrow
-from tailrace.model.loads import Router
-from tailrace.model.microbatch import BatchModel
 from tailrace.model.stages import stages_of
 from tailrace.plan import Backend
 from tailrace.profile.batch import StepMeasure
 from tailrace.profile.costs import (
-    USUAL_BATCH,
     USUAL_HAND_OVER,
-    USUAL_TASK_MS,
-    BatchCosts,
     HandOverCosts,
 )
 from tailrace.profile.histogram import LogHistogram
@@ -43,7 +37,6 @@ if TYPE_CHECKING:
     from tailrace.profile.batch import BatchMeasure
     from tailrace.profile.interval import Span
 
-KEPT_BATCHES = 2_000
 KEPT_INTERVALS = 120
 """Ten minutes of intervals of 5 s."""
 
@@ -51,17 +44,6 @@ FREQUENT_KEYS = 64
 
 COUNT_STAYS = frozenset({"Project", "Repartition", "RepartitionByExpression"})
 """What Spark may do between two steps without adding or dropping records."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """A batch: its records, how long it took, how much of that in tasks, and there in steps."""
-
-    records: int
-    duration_ms: float
-    tasks_ms: float
-    work_ms: float
-    at_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +85,7 @@ class Recording:
         """For a flow on ``slots``; micro-batches report how many they had."""
         self._graph = graph
         self._slots = slots
-        self._batches: deque[_Batch] = deque(maxlen=KEPT_BATCHES)
+        self._batches = BatchRecording(graph)
         self._intervals: deque[_Interval] = deque(maxlen=KEPT_INTERVALS)
         self._shape: tuple[object, ...] = ()
 
@@ -111,13 +93,7 @@ class Recording:
         """Take in a finished micro-batch."""
         self._notice(batch.plan)
         self._slots = batch.slots
-        if batch.records:
-            tasks_ms = max(0.0, (batch.computed_us - batch.started_us) / 1e3)
-            work_ms = _critical_ms(self._graph, batch)
-            records = _entered(self._graph, batch.steps, batch.records)
-            self._batches.append(
-                _Batch(records, batch.duration_ms, tasks_ms, work_ms, batch.planned_us)
-            )
+        self._batches.add(batch, _entered(self._graph, batch.steps, batch.records))
 
     def add_interval(
         self, interval: Span, plan: Plan, latencies_ms: LogHistogram, *, whole: bool = True
@@ -141,7 +117,8 @@ class Recording:
         )
 
     def _notice(self, plan: Plan) -> None:
-        shape = plan.backend, plan.chains, tuple(plan.partitions.items())
+        partitions = tuple(plan.partitions.items()) if plan.executors is None else ()
+        shape = plan.backend, plan.chains, partitions
         if shape != self._shape:
             self._shape = shape
             self._batches.clear()
@@ -158,7 +135,6 @@ class Recording:
         intervals = [kept for kept in late if kept.whole] or late
         if not intervals:
             return None
-        batches = [kept for kept in tuple(self._batches) if kept.at_us >= since_us]
         plan = intervals[-1].plan
         same = [kept for kept in intervals if kept.plan == plan]
         seconds = math.fsum(kept.every_ms for kept in same) / 1e3
@@ -184,7 +160,11 @@ class Recording:
         )
         if bare.backend is Backend.REALTIME:
             return replace(bare, hand_over=_hand_over_costs(bare, intervals))
-        return replace(bare, batch=_batch_costs(bare, batches)) if batches else bare
+        return replace(
+            bare,
+            batch=self._batches.costs(bare, since_us),
+            executors=self._batches.executors(bare, since_us),
+        )
 
     def _reaching(self, name: str, measures: Mapping[str, StepMeasure]) -> int:
         """The records of a step that reach the next: what it sent, unless Spark changes that."""
@@ -216,32 +196,6 @@ class Recording:
         )
 
 
-def _batch_costs(bare: Profile, batches: list[_Batch]) -> BatchCosts:
-    """What is left of the batches' durations without their steps.
-
-    Planning, launching and the sink take the same for every batch. What tasks spend outside
-    of steps is a line over their size, whose slope is shared out over the partitions and
-    stages that records pass.
-    """
-    line = _line([(b.records, max(0.0, b.tasks_ms - b.work_ms)) for b in batches])
-    around_ms = median(b.duration_ms - b.tasks_ms for b in batches)
-    loads = Router(bare).loads(bare.plan, max(bare.rate_per_s, 1e-3))
-    passes = math.fsum(
-        float(load.rates_per_s.max()) / loads.rate_per_s * len(load.stage.chains)
-        for load in loads.stages
-    )
-    stages_ms = BatchCosts(0.0, 0.0).stages_ms(loads.tasks)
-    expected = [around_ms + line.duration_ms(b.records) + b.work_ms for b in batches]
-    ratios = [b.duration_ms / ms for b, ms in zip(batches, expected, strict=True) if ms > 0]
-    middle = median(ratios)
-    noise = 1.4826 * median(abs(ratio - middle) for ratio in ratios)
-    return BatchCosts(
-        max(0.0, around_ms + line.fixed_ms - stages_ms),
-        line.per_record_ms / passes if passes else line.per_record_ms,
-        noise=noise,
-    )
-
-
 def _hand_over_costs(bare: Profile, intervals: list[_Interval]) -> HandOverCosts | None:
     """What is left of hand-overs without their steps, and of exchanges without their sweep."""
     handed = [kept.hand_over for kept in intervals if kept.hand_over is not None]
@@ -263,27 +217,6 @@ def _hand_over_costs(bare: Profile, intervals: list[_Interval]) -> HandOverCosts
     )
 
 
-def _line(rests: list[tuple[int, float]]) -> BatchModel:
-    """What tasks take beside their steps, ``o + e*n``, as the most likely line.
-
-    Batches of one size do not say how that splits into o and e, so what is usual is believed
-    until they differ enough: 10 ms and 5 us a record, each within as much again.
-    """
-    records, spent_ms = np.array(rests, dtype=np.float64).T
-    deviation = max(0.5, 1.4826 * float(np.median(np.abs(spent_ms - np.median(spent_ms)))))
-    weights = np.ones_like(spent_ms)
-    fixed_ms, per_record_ms = USUAL_TASK_MS, USUAL_BATCH.per_record_ms
-    for _ in range(8):
-        rows = np.stack((weights, weights * records), axis=1) / deviation
-        belief = np.diag((1 / USUAL_TASK_MS, 1 / USUAL_BATCH.per_record_ms))
-        table = np.concatenate((rows, belief))
-        sides = np.concatenate((weights * spent_ms / deviation, (1.0, 1.0)))
-        fixed_ms, per_record_ms = nnls(table, sides)[0]
-        off = np.abs(spent_ms - fixed_ms - per_record_ms * records) / deviation
-        weights = np.sqrt(1.345 / np.maximum(off, 1.345))
-    return BatchModel(float(fixed_ms), float(per_record_ms))
-
-
 def _entered(graph: Graph, steps: Mapping[str, StepMeasure], read: int) -> int:
     """The records that reached the first steps, which Spark's own operators may have changed.
 
@@ -292,18 +225,6 @@ def _entered(graph: Graph, steps: Mapping[str, StepMeasure], read: int) -> int:
     """
     firsts = {stream.target for stream in graph.streams_from(SOURCE)}
     return max((steps[name].records_in for name in firsts if name in steps), default=0) or read
-
-
-def _critical_ms(graph: Graph, batch: BatchMeasure) -> float:
-    """What the busiest task of each stage spent in steps, over all stages."""
-    partitions = max((len(s.busy_ms) for s in batch.steps.values()), default=1)
-    whole = 0.0
-    for stage in stages_of(graph, batch.plan, batch.slots, partitions):
-        tasks: Counter[int] = Counter()
-        for name in stage.steps:
-            tasks.update(batch.steps[name].busy_ms if name in batch.steps else {})
-        whole += max(tasks.values(), default=0.0)
-    return whole
 
 
 def _handed(interval: LiveInterval) -> _HandOver:

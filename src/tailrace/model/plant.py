@@ -18,9 +18,6 @@ ARROW_RECORDS = 10_000
 PLANNED = 0.6
 """The share of a batch's fixed cost that is paid before its tasks begin: it moves no latency."""
 
-RESTART_MS = 300.0
-"""What a restart of the query takes, between two batches."""
-
 
 def plant_of(profile: Profile, plan: Plan, *, cores: int = 1, start_ms: float = 0.0) -> Plant:
     """The plant whose batches take what the profile says, under about that plan.
@@ -47,7 +44,8 @@ def plant_of(profile: Profile, plan: Plan, *, cores: int = 1, start_ms: float = 
         arrow_records=ARROW_RECORDS,
         most_records=plan.row_limit,
         noise=costs.noise,
-        restart_ms=RESTART_MS,
+        restart_ms=costs.restart_ms,
         cores=cores,
         start_ms=start_ms,
+        starting=1.0 if profile.executors is None else profile.executors.slowdown,
     )

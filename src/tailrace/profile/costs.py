@@ -36,7 +36,8 @@ class BatchCosts:
     each stage that it passes. Earlier profiles have no ``task_ms`` but ``shuffle_ms``, the cost of
     having an exchange at all. ``noise`` is the coefficient of variation of a batch's duration
     around this sum. ``cpu_ms`` and ``cpu_record_ms`` are the CPU time of all processes for a batch
-    and for a record, without the steps.
+    and for a record, without the steps. A restart of the query, between two batches, costs
+    ``restart_ms``.
     """
 
     fixed_ms: float
@@ -47,6 +48,7 @@ class BatchCosts:
     noise: float = 0.1
     cpu_ms: float = 40.0
     cpu_record_ms: float = 0.007
+    restart_ms: float = 300.0
 
     def __post_init__(self) -> None:
         """Refuse impossible costs."""
@@ -57,6 +59,22 @@ class BatchCosts:
         shuffled_ms = self.shuffle_ms if len(tasks) > 1 else 0.0
         further = sum(n - 1 for n in tasks)
         return (len(tasks) - 1) * self.stage_ms + further * self.task_ms + shuffled_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorCosts:
+    """The cost of more executors.
+
+    They come ``start_ms`` after they were asked for. Until then the engine takes ``slowdown`` times
+    as long, if they start on machines that it shares.
+    """
+
+    start_ms: float
+    slowdown: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse impossible costs."""
+        checked("an executor", self, *(item.name for item in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)

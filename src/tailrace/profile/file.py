@@ -23,7 +23,7 @@ from tailrace.errors import InputError, unwritable
 from tailrace.goals import SINK, SOURCE, is_sink
 from tailrace.outside import check_data, joined, parse_json, read_text, shown
 from tailrace.plan import Backend, Plan, chain_name
-from tailrace.profile.costs import BatchCosts, HandOverCosts
+from tailrace.profile.costs import BatchCosts, ExecutorCosts, HandOverCosts
 from tailrace.profile.profile import Latency, Origin, Profile, StepProfile
 from tailrace.state.files import write_text
 
@@ -219,6 +219,7 @@ def _profile(data: dict[str, Any]) -> Profile:
     steps = tuple(_step(found) for found in data["steps"])
     row = pairwise((SOURCE, *(step.name for step in steps), SINK))
     latency, batch, hand_over = (data.get(name) for name in ("latency", "batch", "hand_over"))
+    executors = data.get("executors")
     profile = Profile(
         name=data["name"],
         steps=steps,
@@ -232,6 +233,7 @@ def _profile(data: dict[str, Any]) -> Profile:
         latency=None if latency is None else Latency(**latency),
         batch=None if batch is None else _batch(batch),
         hand_over=None if hand_over is None else HandOverCosts(**hand_over),
+        executors=None if executors is None else ExecutorCosts(**executors),
         origin=Origin(data.get("origin", Origin.HAND)),
     )
     _check_streams(profile)

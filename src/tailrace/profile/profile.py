@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace.plan import Backend, Plan
-    from tailrace.profile.costs import BatchCosts, HandOverCosts
+    from tailrace.profile.costs import BatchCosts, ExecutorCosts, HandOverCosts
 
 
 EXCHANGE = "exchange"
@@ -99,6 +99,7 @@ class Profile:
     ``rate_per_s`` is the rate into the first steps, from ``source_partitions`` partitions, and
     ``cores`` how many tasks could run at once. ``batch`` and ``hand_over`` are None if the flow
     never ran in that backend; predictions for it then rest on costs measured elsewhere, and say so.
+    ``executors`` is None if none came while it was measured.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Profile:
     latency: Latency | None = None
     batch: BatchCosts | None = None
     hand_over: HandOverCosts | None = None
+    executors: ExecutorCosts | None = None
     origin: Origin = Origin.HAND
 
     def __post_init__(self) -> None:
