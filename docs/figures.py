@@ -175,6 +175,13 @@ def _replay(result: dict[str, Any]) -> Iterator[Row]:
     yield "Replay source, one partition, every column", rate, "-"
 
 
+def _starts(result: dict[str, Any]) -> Iterator[Row]:
+    warm, cold = (show_duration(result[key] * 1e3) for key in ("warm_s", "cold_s"))
+    yield "Real-time mode, from start to first result", warm, f"{cold} for the first of a session"
+    together = show_duration(result["together_s"] * 1e3)
+    yield f"The same for {result['flows']} flows started at once, until the last", together, "-"
+
+
 def _simulator(result: dict[str, Any]) -> Iterator[Row]:
     for what, key in (("one queue", ""), ("three in a row", "_three_stages")):
         ours = result["three_stages" if key else "single_queue"]
@@ -239,6 +246,7 @@ _ROWS: dict[str, Callable[[dict[str, Any]], Iterator[Row]]] = {
     "soak": _soak,
     "overhead": _overhead,
     "replay": _replay,
+    "starts": _starts,
     "simulator": _simulator,
     "predict": _predict,
     "validate": _validate,

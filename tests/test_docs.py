@@ -277,6 +277,7 @@ def results() -> dict[str, dict[str, Any]]:
         "batching": {**batching, "machine": MACHINE},
         "overhead": {"records_per_s": rates, "overhead_share": 0.02, "machine": MACHINE},
         "replay": {"records_per_s": {"all columns": 7_654_321}, "machine": MACHINE},
+        "starts": {"cold_s": 9.0, "warm_s": 1.25, "together_s": 8.5, "flows": 16},
         "predict": {**answers, "size": {"micro-batch": {"plans": 1_026, "ms": 800.0}}},
         "simulator": {**speeds, "mean_ms": {"single_queue": mean}, "machine": MACHINE},
         "validate": {**validation, **counted, "machine": MACHINE},
@@ -294,7 +295,9 @@ def test_every_result_has_its_rows(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
     table = figures_script().figures(tmp_path)
     rows = [line for line in table.splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + 2 + 2 + (1 + 1 + 1 + 1) + 1 + 1 + 1 + 1 + 1 + (2 + 2 + 4) + 3 + 1 + 1
+    assert (
+        len(rows) == 2 + 2 + 2 + (1 + 1 + 1 + 1) + 1 + 1 + 1 + 1 + 1 + (2 + 2 + 4) + 3 + 1 + 1 + 2
+    )
     assert "97% of intervals with 12 moves, 3,840 core-seconds | 5,400 core-seconds on 6" in table
     assert "theirs 40% of intervals with 31 moves |" in table
     assert "Star +65% | +2% by the best of the other strategies |" in table
@@ -309,6 +312,8 @@ def test_every_result_has_its_rows(tmp_path: Path) -> None:
     assert "222 ms, kept in 97% of intervals, 7 CPU seconds a million records" in table
     assert "98,000 records/s | 100,000 records/s without: measuring takes 2.0% |" in table
     assert "7,654,321 records/s" in table
+    assert "from start to first result | 1.25 s | 9 s for the first of a session |" in table
+    assert "16 flows started at once, until the last | 8.5 s | - |" in table
     assert "mean <= 500 ms in every 5 s | 95% | none judged on plain Spark |" in table
     assert table.endswith("3 cores with 5 GiB, Linux on x86_64, Python 3.11.0, PySpark 4.3.0.")
     assert table.count("3 cores") == 1
