@@ -92,11 +92,11 @@ class Many:
         for number in self.runs:
             until(self.files[number].hold(COUNT), f"records of flow {number}", PATIENCE_S)
 
-    def stop(self) -> list[int]:
-        """Stop them; how many records each report counts."""
+    def stop(self) -> list[list[str]]:
+        """Stop them; what each report says of what went on."""
         with ThreadPoolExecutor(THREADS) as pool:
-            reports = list(pool.map(lambda run: run.stop(), self.runs.values()))
-        return [int(report.data["records"]) for report in reports]
+            reports = list(pool.map(lambda run: run.stop("60 s"), self.runs.values()))
+        return [list(report.data["notes"]) for report in reports]
 
     def exact(self) -> dict[int, bool]:
         """Whether the results of each are what a sequential run would give, each once."""
@@ -162,14 +162,14 @@ def story(spark: SparkSession, directory: Path, flows: int) -> dict[str, Any]:
         during, lifetimes_ms = held(spark), many.lifetimes_ms()
         many.finish()
     finally:
-        counted = many.stop()
+        notes = many.stop()
     until(lambda: held(spark) == before, "the end of all that flows held")
     return {
         "before": before,
         "during": during,
         "lifetimes_ms": lifetimes_ms,
         "refused": many.refused,
-        "counted": counted,
+        "notes": notes,
         "exact": many.exact(),
     }
 
