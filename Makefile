@@ -50,6 +50,7 @@ bench: setup
 	$(BIN)/python -m bench staircase --out bench/results/staircase.json
 	$(BIN)/python -m bench overhead --out bench/results/overhead.json
 	$(BIN)/python -m bench replay --out bench/results/replay.json
+	$(BIN)/python -m bench starts --out bench/results/starts.json
 	$(BIN)/python -m bench simulator --out bench/results/simulator.json
 	$(BIN)/python -m bench predict --out bench/results/predict.json
 	$(BIN)/tailrace demo --json > bench/results/demo.json

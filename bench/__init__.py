@@ -24,6 +24,7 @@ NAMES = (
     "staircase",
     "overhead",
     "replay",
+    "starts",
     "simulator",
     "predict",
     "scale",

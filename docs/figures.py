@@ -242,6 +242,13 @@ def _replay(result: Result) -> Iterator[Row]:
     yield "replay source, one partition, every column", rate, "-"
 
 
+def _starts(result: Result) -> Iterator[Row]:
+    warm, cold = (show_duration(result[key] * 1e3) for key in ("warm_s", "cold_s"))
+    yield "from start to first result", warm, f"{cold} for the first of a session"
+    together = show_duration(result["together_s"] * 1e3)
+    yield f"{result['flows']} flows started at once, until the last", together, "-"
+
+
 def _simulator(result: Result) -> Iterator[Row]:
     for what, key in (("one queue", ""), ("three in a row", "_three_stages")):
         ours = result["three_stages" if key else "single_queue"]
@@ -329,6 +336,7 @@ _TABLES: dict[str, Callable[[Result], Iterator[Row]]] = {
     "soak": _soak,
     "overhead": _overhead,
     "replay": _replay,
+    "starts": _starts,
     "simulator": _simulator,
     "predict": _predict,
     "validate": _validate,

@@ -306,6 +306,7 @@ def results() -> dict[str, dict[str, Any]]:
         "batching": {**batching, "machine": MACHINE},
         "overhead": {"records_per_s": rates, "overhead_share": 0.02, "machine": MACHINE},
         "replay": {"records_per_s": {"all columns": 7_654_321}, "machine": MACHINE},
+        "starts": {"cold_s": 9.0, "warm_s": 1.25, "together_s": 8.5, "flows": 16},
         "predict": {**answers, "size": {"micro-batch": {"plans": 1_026, "ms": 800.0}}},
         "simulator": {**speeds, "mean_ms": {"single_queue": mean}, "machine": MACHINE},
         "validate": {**validation, **counted, "machine": MACHINE},
@@ -334,6 +335,7 @@ def test_every_result_has_its_rows(tmp_path: Path) -> None:
         "soak": 4,
         "overhead": 1,
         "replay": 1,
+        "starts": 2,
         "simulator": 2,
         "predict": 2 + 1,
         "validate": 2 + 1 + 2,
@@ -367,6 +369,9 @@ def test_every_result_has_its_rows(tmp_path: Path) -> None:
         in (found["overhead"])
     )
     assert "7,654,321 records/s" in found["replay"]
+    warm = "| from start to first result | 1.25 s | 9 s for the first of a session |"
+    assert warm in found["starts"]
+    assert "16 flows started at once, until the last | 8.5 s | - |" in found["starts"]
     assert (
         "mean latency, 500 predictions of 48 runs | 6.0% | 15.0% and 77.0% |" in found["validate"]
     )
