@@ -41,7 +41,7 @@ def told() -> Told:
 
 
 class Clock:
-    """A clock that goes when it is told."""
+    """A clock that tests set."""
 
     now_s = 0.0
 
@@ -59,7 +59,7 @@ def looked(watch: Watch, seconds: range) -> None:
 
 
 def quiet_watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """A watch that looks only when it is told to."""
+    """A watch that checks only when tests call it."""
     watch = Watch()
     monkeypatch.setattr(watch, "_thread", threading.current_thread())
     monkeypatch.setattr(module, "time", CLOCK)
