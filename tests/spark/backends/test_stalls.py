@@ -46,7 +46,7 @@ def test_however_many_stalls_there_are_a_report_stays_short() -> None:
 
 
 class Clock:
-    """A clock that goes when it is told."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -94,7 +94,7 @@ GARBAGE = [
     b'"token"',
     b"{}",
     b'{"token": null}',
-    b'{"token": "of somebody else", "sink": "sink"}',
+    b'{"token": "of another driver", "sink": "sink"}',
     b'{"token": ["a", "list"]}',
     b"1" * 60_000,
     b"x" * 65_000,
@@ -212,7 +212,7 @@ def test_a_malformed_message_is_counted_and_the_next_is_heard(
     heard.hears(1)
     assert [said.batch for said in heard.said] == [4]
     assert heard.server.bad == 1
-    assert heard.server.notes() == ("1 messages of tasks were malformed and left out.",)
+    assert heard.server.notes() == ("1 messages from tasks were malformed and left out.",)
 
 
 STEP = {
@@ -254,7 +254,9 @@ def test_one_who_raises_on_a_message_hears_the_next_and_the_report_says_so(heard
     heard.sight(2)
     heard.hears(1)
     (note,) = heard.server.notes()
-    assert note.startswith("2 messages of tasks could not be taken in (ZeroDivisionError: nothing")
+    assert note.startswith(
+        "2 messages from tasks could not be processed (ZeroDivisionError: nothing"
+    )
 
 
 class Broken:
@@ -282,7 +284,7 @@ def test_a_socket_that_fails_is_opened_anew_at_the_same_address(heard: Heard) ->
     until(heard_again, "messages to the same port are heard again")
     assert heard.server._socket.getsockname() == before_address(heard)
     (note,) = [note for note in heard.server.notes() if "could not listen" in note]
-    assert note.endswith("its socket failed and had to be opened anew.")
+    assert note.endswith("its socket failed and had to be reopened.")
 
 
 def before_address(heard: Heard) -> tuple[str, int]:
@@ -466,7 +468,7 @@ def test_what_could_not_be_sent_is_counted_and_told_with_the_next(heard: Heard) 
     )
 
 
-def test_a_driver_whose_name_nobody_knows_hurts_no_task() -> None:
+def test_a_driver_with_an_unknown_name_hurts_no_task() -> None:
     speaker = TelemetryClient("no.such.host.invalid", 9, "token").speaker("a", ("a",))
     speaker.speak(Handed(), [Meter()])
     assert speaker._voice._unsent == 1
