@@ -134,7 +134,7 @@ def test_without_any_connector_one_sentence_says_why_and_what_to_do(
     with pytest.raises(EnvironmentUnfit) as refused:
         find()
     assert str(refused.value) == (
-        "Spark's Kafka connector cannot be had from Maven (org.apache.spark#"
+        "Spark's Kafka connector could not be fetched from Maven (org.apache.spark#"
         "spark-sql-kafka-0-10_2.13;4.2.0: not found): check the network, name a mirror by "
         "spark.jars.repositories or spark.jars.ivySettings, or name a folder that has its jars by "
         "tailrace.session(kafka=...) or TAILRACE_JARS."
@@ -154,7 +154,7 @@ def test_a_repository_that_never_answers_is_given_up(
 
 def test_maven_settings_that_are_not_xml_are_named(home: Path) -> None:
     (home / ".m2" / "settings.xml").write_text("<settings>", encoding="utf-8")
-    with pytest.raises(EnvironmentUnfit, match=r"settings.xml is not XML \(.*\): mend it"):
+    with pytest.raises(EnvironmentUnfit, match=r"settings.xml is not XML \(.*\): fix it"):
         find()
 
 
@@ -288,8 +288,8 @@ def test_what_a_session_without_the_connector_is_told_works(
     except EnvironmentUnfit as unfit:
         pytest.skip(str(unfit))
     sentence = (
-        "This session has no Kafka connector, and a JVM that runs cannot get one: start Python "
-        "anew and begin with tailrace.session(kafka=True).\n"
+        "This session has no Kafka connector, and a running JVM cannot load one: restart "
+        "Python and begin with tailrace.session(kafka=True).\n"
     )
     assert _python(WITHOUT_IT, folder, tmp_path) == sentence * 2
     assert _python(WITH_IT, folder, tmp_path) == "['key', 'value']\n"
