@@ -182,7 +182,7 @@ def _unmade(moves: list[int], sizes: list[int]) -> int:
 
 
 def wrong(came: dict[str, Any], moves: int) -> list[str]:
-    """What should not have come of so many moves and kills."""
+    """What should not have resulted from all these moves and kills."""
     checks = {
         "an executor did not start from the archive of classes": came["archived"],
         "moves or kills are missing": len(came["moves"]) + came["kills"] == moves,
