@@ -50,7 +50,7 @@ def leaves_nothing(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[None]:
-    """However a command ends, its query has ended and its temporary directories are gone."""
+    """However a command ends, its query is stopped and its temporary directories are gone."""
     temporary = tmp_path_factory.mktemp("temporary")
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     yield

@@ -42,7 +42,7 @@ RECORDS = 400
 
 @pytest.fixture(autouse=True)
 def _connected(request: pytest.FixtureRequest) -> None:
-    """Skip what needs the connector where it cannot be had."""
+    """Skip tests that need the connector if it is not available."""
     if "spark" in request.fixturenames:
         try:
             connector.require_connector(request.getfixturevalue("spark"))
@@ -342,7 +342,7 @@ def forbid(servers: str, topic: str) -> None:
 
 
 @needs_spark
-def test_a_session_without_the_connector_is_told_how_to_get_it(
+def test_a_session_without_the_connector_hears_how_to_get_it(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connector, "FORMAT", "kafka-of-no-one")

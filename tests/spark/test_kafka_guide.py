@@ -215,7 +215,7 @@ def test_a_flow_that_is_killed_and_run_again_sends_every_result_and_no_other(
     assert set(results) == set(expected)
 
 
-def test_who_leaves_out_a_step_of_the_guide_is_told_which_in_one_sentence(
+def test_leaving_out_a_step_of_the_guide_is_explained_in_one_sentence(
     machine: Machine,
 ) -> None:
     assert machine.refused(RUN) == (

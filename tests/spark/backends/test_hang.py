@@ -162,7 +162,7 @@ def test_stopping_can_be_hurried_while_it_waits(
     check_named(reports[0])
 
 
-def test_a_step_that_goes_on_is_said_to_and_nothing_is_given_up(
+def test_a_step_that_continues_is_reported_and_nothing_is_given_up(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     mended = tmp_path / "mended"

@@ -64,7 +64,7 @@ def threads(spark: SparkSession) -> set[str]:
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing(spark: SparkSession) -> Iterator[None]:
-    """Whatever a flow came to, neither a query nor a thread of it is left."""
+    """However a flow ended, none of its queries or threads is left."""
     before = threads(spark)
     yield
     until(lambda: threads(spark) <= before, "the end of every thread", 5)
@@ -176,7 +176,7 @@ def test_a_stop_while_a_batch_waits_for_slots_is_no_failure_and_leaves_it_to_the
         (f'{FAILURE}{{"step": "a", "error": "OSError: Lost executor"}}', False),
     ],
 )
-def test_a_lost_executor_is_told_from_what_a_step_or_a_sink_cannot_reach(
+def test_a_lost_executor_is_distinguished_from_what_a_step_or_a_sink_cannot_reach(
     said: str, lost: bool
 ) -> None:
     assert has_lost_executor(said) is lost

@@ -1,4 +1,4 @@
-"""The driver's server and the client that speaks to it, without Spark."""
+"""The driver's server and the client that reports to it, without Spark."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ UNHEARD = 13
 
 
 class Local:
-    """As much of a context of Spark's as the server looks at."""
+    """The part of a SparkContext that the server uses."""
 
     master = "local[2]"
 
 
 class Heard:
-    """An server, all that it has heard, and a mouth to speak to it with."""
+    """A server, everything it has received, and a speaker to send to it."""
 
     def __init__(self, directory: Path) -> None:
         self.said: list[Any] = []
@@ -307,7 +307,7 @@ class Far:
 
 
 @pytest.mark.parametrize("bind", [{"bindAddress": "127.0.0.1"}, {}], ids=["told", "not told"])
-def test_behind_nat_the_ear_listens_where_it_can_and_tells_tasks_the_address_of_the_driver(
+def test_behind_nat_the_server_listens_where_it_can_and_gives_tasks_the_address_of_the_driver(
     tmp_path: Path, bind: dict[str, str]
 ) -> None:
     """192.0.2.1 is an address that no machine has."""
@@ -389,7 +389,7 @@ def test_a_speaker_is_due_again_only_after_a_while(heard: Heard) -> None:
     assert speaker.is_due(spoke_us + EVERY_US)
 
 
-def test_a_task_whose_driver_has_gone_goes_on(tmp_path: Path) -> None:
+def test_a_task_whose_driver_is_gone_continues(tmp_path: Path) -> None:
     heard = Heard(tmp_path)
     speaker = heard.server.client.speaker("a", ("a",))
     heard.close()
@@ -442,7 +442,7 @@ def test_every_message_fits_however_long_the_keys_and_however_many_the_steps(
 
 
 class Full:
-    """A socket that takes no message."""
+    """A socket that accepts no message."""
 
     def sendto(self, _said: bytes, _to: object) -> None:
         raise OSError(90, "Message too long")
@@ -451,7 +451,7 @@ class Full:
         pass
 
 
-def test_what_could_not_be_sent_is_counted_and_told_with_the_next(heard: Heard) -> None:
+def test_what_could_not_be_sent_is_counted_and_reported_with_the_next(heard: Heard) -> None:
     speaker = heard.server.client.speaker("a", ("a",))
     speaker.speak(Handed(), [Meter()])
     heard.hears(1)

@@ -1,4 +1,4 @@
-"""Runs that go on with a checkpoint which is not quite what the run before left."""
+"""Runs that resume from a checkpoint that is not quite what the previous run left."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ PATIENCE_S = REFUSED_AFTER_S + 60.0
 
 
 class AtRandom(OnDemand):
-    """Asks itself for another number every time that it is asked, until it has had enough."""
+    """Asks for another number of executors at every decision, for a given number of moves."""
 
     def __init__(self, chance: random.Random, moves: int) -> None:
         super().__init__()

@@ -47,7 +47,7 @@ class Context:
 
 
 class Jvm:
-    """As much of the JVM as ``Executors`` speaks to."""
+    """The part of the JVM that ``Executors`` uses."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
@@ -105,7 +105,7 @@ def test_more_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fleet.surplus() == ()
 
 
-def test_what_a_cluster_silently_withholds_is_told_after_a_while(
+def test_what_a_cluster_silently_withholds_is_reported_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     manager, clock = Manager(running=1, capacity=2), Clock()
@@ -148,7 +148,7 @@ def test_a_new_one_is_ready_when_it_is_warm(monkeypatch: pytest.MonkeyPatch) -> 
     assert warming.wait(PATIENCE_S)
     assert fleet.there() == ("0", "1")
     assert fleet.ready() == ("0",)
-    assert manager.released == ["0"]  # it was there before anybody could warm it up
+    assert manager.released == ["0"]  # it was there before it could be warmed up
     warm.set()
     until(lambda: fleet.ready() == ("0", "1"), "the new one is ready")
     assert manager.released == ["0", "1"]

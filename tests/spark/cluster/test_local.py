@@ -1,4 +1,4 @@
-"""A cluster of one's own: what it is given, that it runs, and that nothing is left of it."""
+"""A cluster on this machine: its settings, that it runs, and that nothing is left of it."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_an_archive_that_others_may_have_written_is_neither_used_nor_made(
 def test_a_folder_of_settings_that_keeps_java_from_making_an_archive_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An executor would end without writing it, and without a word."""
+    """An executor would silently end without writing it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     (tmp_path / "spark-defaults.conf").touch()

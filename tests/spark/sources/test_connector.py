@@ -205,7 +205,7 @@ def test_a_folder_that_is_named_gives_the_connector_and_nothing_else_is_asked(
     assert sorted(jar.name for jar in had.jars) == sorted(names)
 
 
-def test_a_folder_that_lacks_a_part_is_told_which(tmp_path: Path) -> None:
+def test_a_folder_that_lacks_a_part_is_refused_with_its_name(tmp_path: Path) -> None:
     folder = a_folder(tmp_path / "jars", MAVEN_NAMES[:2])
     with pytest.raises(EnvironmentUnfit) as refused:
         find(folder)
@@ -279,7 +279,7 @@ print(spark.read.format("kafka").options(
 
 @pytest.mark.apart
 @pytest.mark.spark
-def test_what_a_session_without_the_connector_is_told_works(
+def test_the_advice_for_a_session_without_the_connector_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # the connector of this machine

@@ -1,4 +1,4 @@
-"""How predictions are judged: on runs that were made up, and on those that are committed."""
+"""How predictions are judged: on made-up runs, and on the committed ones."""
 
 from __future__ import annotations
 
