@@ -135,9 +135,9 @@ def test_without_any_connector_one_sentence_says_why_and_what_to_do(
         find()
     assert str(refused.value) == (
         "Spark's Kafka connector could not be fetched from Maven (org.apache.spark#"
-        "spark-sql-kafka-0-10_2.13;4.2.0: not found): check the network, name a mirror by "
-        "spark.jars.repositories or spark.jars.ivySettings, or name a folder that has its jars by "
-        "tailrace.session(kafka=...) or TAILRACE_JARS."
+        "spark-sql-kafka-0-10_2.13;4.2.0: not found): check the network, set a mirror with "
+        "spark.jars.repositories or spark.jars.ivySettings, or name a folder that has its jars "
+        "with tailrace.session(kafka=...) or TAILRACE_JARS."
     )
     assert not list(home.rglob("*.jar"))
 
@@ -210,8 +210,8 @@ def test_a_folder_that_lacks_a_part_is_refused_with_its_name(tmp_path: Path) -> 
     with pytest.raises(EnvironmentUnfit) as refused:
         find(folder)
     assert str(refused.value) == (
-        f"The folder {folder} has no jar of kafka-clients, commons-pool2: put it there, or name no "
-        "folder to have the connector fetched."
+        f"The folder {folder} has no jar of kafka-clients, commons-pool2: put it there, or leave "
+        "out the folder to have the connector downloaded."
     )
 
 
