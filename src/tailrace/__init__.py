@@ -80,9 +80,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first asked for.
+    """Import a public name when it is first used.
 
-    Every Python worker imports this package, and needs next to nothing of it.
+    Every Python worker imports this package, and needs very little of it.
     """
     if name not in _HOMES:
         raise AttributeError(f"module 'tailrace' has no attribute {name!r}")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tailrace.report.data import Report
 
 COMING = "10 s"
-"""How long executors take to come unless told otherwise: to start, and to get warm."""
+"""How long executors take to start and warm up, by default."""
 
 WARM_UP = "10 s"
 
@@ -51,12 +51,12 @@ MOST_RECORDS = 20_000_000
 """A million takes seconds and 100 MiB."""
 
 MOST_S = 7 * 86_400.0
-"""A week, of which every hour takes some 15 s."""
+"""A week; every hour of it takes some 15 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elastic:
-    """Executors that come and go: who decides, within which limits, and how long they take."""
+    """Executors that come and go: what decides, and within which limits."""
 
     scaler: str | Scaler
     limits: Limits
@@ -73,7 +73,7 @@ def run(
     interval_ms: float = 5_000.0,
     seed: int = 1,
 ) -> Controller:
-    """Let a load run through a plant under control; the controller, when it is over."""
+    """Run a load through a plant under control; returns the controller afterwards."""
     scaling = None
     if elastic is not None:
         scaling = Scaling(graph, scaler_of(elastic.scaler), elastic.limits)
@@ -109,22 +109,22 @@ def rehearse(
     warm_up: str | float = WARM_UP,
     seed: int = 1,
 ) -> Report:
-    """What a flow would do under a load: the report of a run that takes no cluster and no hour.
+    """What a flow would do under a load: the report of a run, without the cluster or the wait.
 
     Args:
-        profile: What was measured of the flow (``tailrace run --profile``), or is known of it.
+        profile: What was measured (``tailrace run --profile``), or is known, about the flow.
         load: The rates over time: any of ``tailrace.load``.
         mean: A bound on the mean latency, such as "500 ms"; or ``p95``, or ``p99``.
         p95: A bound on the 95th percentile.
         p99: A bound on the 99th percentile.
         every: The span over which the bound is judged.
-        scaler: Who decides on executors: a name, or an object with ``decide``.
-        executors: How many there may be, as (least, most), or how many there are all the time;
-            without it the flow has the slots that the profile was measured on.
+        scaler: What decides on executors: a name, or an object with ``decide``.
+        executors: How many there may be, as (least, most), or a fixed number; without it the flow
+            has the slots that the profile was measured on.
         cores: The cores of an executor.
-        coming: How long executors take to come; as measured if not given, else 10 s.
-        warm_up: The beginning that verdicts leave out.
-        seed: What makes this rehearsal differ from another of the same.
+        coming: How long executors take to start; by default as measured, else 10 s.
+        warm_up: The time at the start that verdicts leave out.
+        seed: The seed of the random numbers.
     """
     given = {"mean": mean, "p95": p95, "p99": p99}
     bound = only_constraint({k: str(v) for k, v in given.items() if v is not None}, str(every))
@@ -134,7 +134,7 @@ def rehearse(
         raise InputError("A scaler decides on executors: say how many, as executors=(1, 8).")
     if profile.backend is not Backend.MICROBATCH:
         raise InputError(
-            "The profile is of real-time mode, and only micro-batches can be rehearsed: run the "
+            "The profile is from real-time mode, and only micro-batches can be rehearsed: run the "
             "flow with backend='microbatch' and --profile."
         )
     _check_size(load, profile)
@@ -159,13 +159,13 @@ def rehearse(
 
 
 def _check_size(load: RateProfile, profile: Profile) -> None:
-    """Refuse what would not be over in a while, or not fit into memory."""
+    """Refuse a load that would take too long, or not fit into memory."""
     records = float(load.expected(np.array([load.duration_s]))[0]) * _fullest(profile)
     if not records <= MOST_RECORDS or load.duration_s > MOST_S:
         raise InputError(
-            f"A load of {load.duration_s:,.0f} s, of which a step gets {records:,.0f} records, is "
-            f"too long for a rehearsal: give at most {MOST_S:,.0f} s and {MOST_RECORDS:,} records, "
-            "as the beginning of it has (--seconds)."
+            f"A load of {load.duration_s:,.0f} s with {records:,.0f} records for a step "
+            f"is too long for a rehearsal: give at most {MOST_S:,.0f} s and {MOST_RECORDS:,} records, for "
+            "example only its start (--seconds)."
         )
 
 
@@ -188,9 +188,9 @@ def _limits(executors: tuple[int, int] | int | None, cores: int) -> Limits | Non
 
 
 def _scaled(graph: Graph, limits: Limits | None) -> Graph:
-    """The graph with steps that may have a task for every slot that there may be.
+    """The graph, with every step allowed a task for each slot of the largest cluster.
 
-    A profile knows the partitions that steps had, and not those that they may have.
+    A profile knows how many partitions steps had, not how many they may have.
     """
     if limits is None:
         return graph
@@ -203,7 +203,7 @@ def _scaled(graph: Graph, limits: Limits | None) -> Graph:
 
 
 def _keys(profile: Profile) -> Keys:
-    """The keys that records carry: those of the first step that asks for any."""
+    """The keys that records carry: those of the first keyed step."""
     keyed = next((step for step in profile.steps if step.keyed_by), None)
     if keyed is None:
         return Uniform(1)
@@ -215,7 +215,7 @@ def _keys(profile: Profile) -> Keys:
 
 
 def _usage(profile: Profile, log: Log, elapsed_s: float) -> Usage:
-    """What the run would have been charged for, and the CPU time by the profile."""
+    """What the run would have been charged for, and its CPU time according to the profile."""
     core_s = profile.cores * elapsed_s
     if log.scaling is not None and log.history:
         cores = log.scaling.cores

@@ -1,6 +1,6 @@
 """For tests of flows, policies and scalers: a simulated backend, and a fake one.
 
-A scaler or a policy of one's own, under the same control loop as on Spark, in virtual time::
+Your own scaler or policy, under the same control loop as on Spark, in virtual time::
 
     from tailrace.testing import Plant, StepCost, simulate
 
@@ -46,15 +46,15 @@ class FakeBackend:
         self.running = False
 
     def start(self) -> None:
-        """Run, as far as anyone can tell."""
+        """Pretend to run."""
         self.running = True
 
     def stop(self, within_s: float | None = None) -> None:  # noqa: ARG002 - there is no batch
-        """Run no longer."""
+        """Stop running."""
         self.running = False
 
     def can(self, action: Change) -> str | None:
-        """None, or the reason that it was given for such actions."""
+        """None, or the reason given for actions of this kind."""
         return self.cannot.get(type(action))
 
     def apply(self, action: Change) -> None:
@@ -72,10 +72,10 @@ def simulate(
     executors: tuple[int, int] = (1, 1),
     seed: int = 1,
 ) -> Log:
-    """Run a load through a plant, with its mean latency under control; what was decided and kept.
+    """Run a load through a plant, with its mean latency under control; returns the log.
 
-    ``steps`` are the names of steps in a row, or a graph. With a ``scaler`` the number of executors
-    is decided too, within the limits of ``executors``.
+    ``steps`` are the names of steps in a row, or a graph. A ``scaler`` also decides on the number
+    of executors, within the limits of ``executors``.
     """
     flow = steps if isinstance(steps, Graph) else _line(steps)
     bound = only_constraint({"mean": str(mean)}, "5 s")

@@ -55,7 +55,7 @@ def test_the_output_of_a_benchmark_is_checked_before_it_runs(
     said = measure("floor", "--out", tmp_path).sentence(USAGE)
     assert said == f"The output {tmp_path} is a directory: name a file in it."
     said = measure("floor", "--out", tmp_path / "file" / "x.json").sentence(USAGE)
-    assert "is, or lies in, a file" in said
+    assert "is, or is inside, a file" in said
 
 
 def test_only_a_long_benchmark_keeps_its_runs(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.conftest import Said
 
 USER, MACHINE = 2, 1
-"""Whose fault it was, as exit codes."""
+"""Whose fault an error is, as exit codes."""
 
 PATIENCE_S = 60.0
 
@@ -44,7 +44,7 @@ flow = tr.Flow("good", load, lambda records: records, tr.sinks.discard()).keep(m
 
 
 def sentences(said: Said) -> list[str]:
-    """What a command complained of, wherever its progress stands between."""
+    """The errors that a command printed, with its progress left out."""
     return [line for line in said.err.splitlines() if line.startswith("tailrace: ")]
 
 
@@ -65,7 +65,7 @@ def job(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No session may be asked for."""
+    """Fails if anything asks for a session."""
 
     def refuse(*_: object, **__: object) -> None:
         pytest.fail("a session was asked for")
@@ -103,7 +103,7 @@ def orders(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def asked(tailrace: Callable[..., Said]) -> Callable[..., Any]:
-    """What a command puts on standard output with ``--json``."""
+    """What a command writes to standard output with ``--json``."""
 
     def call(*arguments: object) -> Any:
         said = tailrace(*arguments, "--json")
@@ -164,7 +164,7 @@ cli.main()
 
 @pytest.fixture
 def shell(report: Report) -> Callable[..., subprocess.CompletedProcess[bytes]]:
-    """Runs ``tailrace run`` on a run that ended, under a shell's redirections."""
+    """Runs ``tailrace run`` on a run that ended, with a shell's redirections."""
 
     def call(
         *arguments: object, line: str = "{command}", most_bytes: int = 0, **environment: str

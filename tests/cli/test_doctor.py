@@ -132,7 +132,7 @@ def test_the_machine_is_found_wanting_where_it_is(
     told = [(finding.fatal, f"{finding.what} {finding.remedy}") for finding in found]
     wanted = [
         (True, "There is no java in JAVA_HOME"),
-        (True, "PySpark 3.5.1 is not one that"),
+        (True, "PySpark 3.5.1 is not supported by"),
         (False, "PySpark 4.3 does not fully support pandas 3.0.0. Install pandas<3."),
         (True, "Tailrace's Java part is not built. Run 'make setup'"),
         (False, "PYSPARK_PYTHON is /usr/bin/other-python, not this interpreter."),

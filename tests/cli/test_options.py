@@ -22,8 +22,8 @@ def test_a_run_of_no_length_is_refused(
     tailrace: Callable[..., Said], command: tuple[str, ...], seconds: str
 ) -> None:
     said = tailrace(*command, "--seconds", seconds).sentence(USER)
-    assert said.startswith("A run of ")
-    assert said.endswith(" seconds cannot be: give a number above 0.")
+    assert said.startswith("A run cannot take ")
+    assert said.endswith(" seconds: give a number above 0.")
 
 
 @pytest.mark.usefixtures("nothing_runs")

@@ -45,7 +45,7 @@ def test_predict_says_what_another_plan_does(
 def test_a_flow_that_costs_next_to_nothing_saturates_at_no_rate(
     tailrace: Callable[..., Said], tmp_path: Path
 ) -> None:
-    """A case of the fuzzer: "inf" is nothing to show to people."""
+    """Found by the fuzzer: "inf" is nothing to show to people."""
     tiny = 1e-300
     free = {"fixed_ms": tiny, "per_record_ms": tiny}
     profile = {
@@ -63,7 +63,7 @@ def test_a_flow_that_costs_next_to_nothing_saturates_at_no_rate(
     assert "no rate" in row
 
 
-def test_a_backlog_and_a_query_behind_are_told(
+def test_a_backlog_and_a_following_query_are_shown(
     tailrace: Callable[..., Said], asked: Callable[..., Any], orders: Path
 ) -> None:
     assert asked("predict", orders, "--backlog", "100000")["drain_ms"] > 0
@@ -95,24 +95,30 @@ def test_a_sweep_is_drawn(asked: Callable[..., Any], orders: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["predict", "{orders}", "--cores", "0"], "at least 1"),
+        (["predict", "{orders}", "--cores", "0"], "give from 1 to 10,000"),
         (["predict", "{orders}", "--rate", "-5/s"], "rate"),
         (["predict", "{orders}", "--partitions", "score"], "step=8"),
         (["predict", "{orders}", "--partitions", "scroe=8"], "no step 'scroe'"),
         (["predict", "{orders}", "--backend", "storm"], "microbatch or realtime"),
         (["predict", "{orders}", "--sweep", "5..6"], "rate=5k/s..80k/s"),
-        (["predict", "{orders}", "--sweep", "rate=9/s..1/s"], "turn its ends"),
+        (["predict", "{orders}", "--sweep", "rate=9/s..1/s"], "swap its ends"),
         (["predict", "{orders}", "--plot", "x.png"], "--sweep"),
         (["predict", "{orders}", "--mean", "1 s", "--p99", "2 s"], "Only one bound"),
         (["predict", "nowhere.json"], "nowhere.json"),
-        (["predict", "{orders}", "--cores", "1000000"], "--cores 1000000 cannot be: give at least"),
-        (["predict", "{orders}", "--partitions", "score=\u00b2"], "no number of partitions"),
-        (["predict", "{orders}", "--partitions", "score=1000000000"], "10,000 at most"),
-        (["predict", "{orders}", "--row-limit", "0"], "--row-limit 0 cannot be"),
+        (
+            ["predict", "{orders}", "--cores", "1000000"],
+            "--cores 1000000 is out of range: give from",
+        ),
+        (
+            ["predict", "{orders}", "--partitions", "score=\u00b2"],
+            "not give a number of partitions",
+        ),
+        (["predict", "{orders}", "--partitions", "score=1000000000"], "give from 1 to 10,000"),
+        (["predict", "{orders}", "--row-limit", "0"], "--row-limit 0 is out of range"),
         (["predict", "{orders}", "--rate", "1e300/s"], "--rate 1e300/s is too high"),
         (["predict", "{orders}", "--interval", "1e300 h"], "--interval 1e300 h is too long"),
-        (["predict", "{orders}", "--backlog", "nan"], "--backlog nan cannot be"),
-        (["predict", "{orders}", "--backlog", "1e300"], "--backlog 1e+300 cannot be"),
+        (["predict", "{orders}", "--backlog", "nan"], "--backlog nan is out of range"),
+        (["predict", "{orders}", "--backlog", "1e300"], "--backlog 1e+300 is out of range"),
         (["predict", "{orders}", "--sweep", "rate=1/s..1e300/s"], "--sweep 1e300/s is too high"),
         (["predict", "{orders}", "--mean", ""], "the bound on the mean"),
         (["predict", "{orders}", "--mean", "1e300 h"], "--mean 1e300 h is too long"),

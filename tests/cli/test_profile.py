@@ -29,4 +29,4 @@ def test_a_progress_log_that_is_not_there_is_named(tailrace: Callable[..., Said]
 
 def test_a_query_without_cores_is_refused(tailrace: Callable[..., Said], orders: Path) -> None:
     said = tailrace("profile", orders, "out.json", "--cores", "0").sentence(USER)
-    assert "--cores 0 cannot be" in said
+    assert "--cores 0 is out of range" in said

@@ -35,7 +35,7 @@ with tempfile.TemporaryDirectory() as place:
 def test_what_is_open_is_closed_when_a_command_is_ended_before_its_flow_runs(
     tmp_path: Path,
 ) -> None:
-    """By SIGTERM; Ctrl-C is ignored where whoever starts the command ignores it."""
+    """By SIGTERM; a command started by a process that ignores Ctrl-C ignores it too."""
     (tmp_path / "endless.py").write_text(ENDLESS, encoding="utf-8")
     command = [sys.executable, "-m", "tailrace.cli", "run", "endless.py:flow"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as started:

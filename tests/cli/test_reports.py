@@ -1,4 +1,4 @@
-"""The report arrives, whatever else cannot be written, and however the run ended."""
+"""The report arrives however the run ended, and even if other files cannot be written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tailrace.report.data import Report
     from tests.conftest import Said
 
-TOO_SHORT = "The run was too short for a profile, or did not measure: let it run for a minute."
+TOO_SHORT = "The run was too short for a profile, or measured nothing: let it run for a minute."
 
 
 def failed(report: Report) -> FlowFailed:

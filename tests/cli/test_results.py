@@ -22,7 +22,7 @@ def test_an_output_that_is_or_lies_in_a_file_is_refused_before_anything_runs(
 ) -> None:
     (tmp_path / "taken").write_text("mine")
     out = tmp_path / "taken" / inside
-    sentence = f"The output {out} is, or lies in, a file: name a directory."
+    sentence = f"The output {out} is, or is inside, a file: name a directory."
     assert tailrace("run", f"{job(GOOD)}:flow", "--out", out).sentence(USER) == sentence
     assert tailrace("demo", "--out", out).sentence(USER) == sentence
     assert (tmp_path / "taken").read_text() == "mine"

@@ -1,4 +1,4 @@
-"""The file that ``tailrace run`` is given: one sentence says what is wrong with it."""
+"""The file given to ``tailrace run``: one sentence says what is wrong with it."""
 
 from __future__ import annotations
 

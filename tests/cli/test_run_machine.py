@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def fake_java(home: Path, script: str) -> Path:
-    """A ``java`` that says what it is told to."""
+    """A ``java`` that prints the given text."""
     binary = home / "bin" / "java"
     binary.parent.mkdir(parents=True)
     binary.write_text(script)
@@ -161,7 +161,7 @@ OTHER = (
 
 @pytest.fixture
 def spark_fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes Spark fail to start with what it is told to say."""
+    """Makes Spark fail to start with the given message."""
 
     def arrange(spark_says: str) -> None:
         def fail(_: object) -> None:
@@ -181,10 +181,10 @@ def spark_fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 @pytest.mark.parametrize(
     ("spark_says", "code", "why"),
     [
-        (BIND, MACHINE, "A port that sparkDriver wants is in use: free it"),
+        (BIND, MACHINE, "A port that sparkDriver needs is in use: free it"),
         (VALUE, USER, "'abc' is not a value for spark.driver.port: set it to another."),
         (OTHER, MACHINE, "Spark did not start (java.net.UnknownHostException: box: Name or"),
-        ("no\nidea", MACHINE, "Spark did not start (no): mend that"),
+        ("no\nidea", MACHINE, "Spark did not start (no): fix that"),
     ],
 )
 def test_why_spark_did_not_start_is_said(

@@ -26,7 +26,7 @@ def test_the_best_plan_keeps_the_bound(
     ("arguments", "said"),
     [
         (["size", "{orders}"], "--mean"),
-        (["size", "{orders}", "--p99", "1 s", "--most-cores", "1000000"], "1,000 at most"),
+        (["size", "{orders}", "--p99", "1 s", "--most-cores", "1000000"], "from 1 to 1,000"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(

@@ -24,7 +24,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def has_kafka() -> bool:
-    """Whether the connector can be had; tests that need it are skipped else, with the reason."""
+    """Whether the connector is available; if not, tests that need it are skipped with a reason."""
     try:
         connector.find()
     except EnvironmentUnfit as error:

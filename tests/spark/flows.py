@@ -61,7 +61,7 @@ def chained(chains: tuple[tuple[str, ...], ...], interval_ms: float = 0.0) -> An
 
 
 class Running:
-    """A flow that runs while the block does, observed and not controlled unless told."""
+    """A flow that runs as long as the block, by default observed and not controlled."""
 
     def __init__(self, spark: SparkSession, flow: Flow, **how: Any) -> None:
         self.measures: list[BatchMeasure] = []

@@ -34,7 +34,7 @@ def by_value(module: str) -> None:
 
 
 def a_trace(count: int, span_us: int = 0, *, stored: bool = False, seed: int = 7) -> Trace:
-    """A load of so many records over a span, with texts or with sizes for payloads."""
+    """A load of this many records over a span, with texts or with sizes for payloads."""
     rng = np.random.default_rng(seed)
     texts = Texts.of([f"p{i}·" + "x" * int(rng.integers(0, 9)) for i in range(count)])
     sizes = texts.sizes() if stored else rng.integers(0, 90, count)

@@ -24,7 +24,7 @@ def test_the_facts_about_a_record_are_found_in_what_spark_says() -> None:
     assert isinstance(error, StepFailed)
     assert str(error) == (
         'Step \'parse\' failed in batch 7 on the record {"n": "a } b"} (ValueError: no way): '
-        "mend the step, or give it on_error='drop' or 'dead-letter'."
+        "fix the step, or give it on_error='drop' or 'dead-letter'."
     )
 
 
@@ -32,7 +32,7 @@ def test_the_function_of_a_sink_is_not_called_a_step() -> None:
     said = SPARK.replace('"parse"', f'"{LAST}"')
     assert str(explained(said)) == (
         'The function of the sink failed in batch 7 on the record {"n": "a } b"} (ValueError: no '
-        "way): mend it, or what it writes to."
+        "way): fix it, or what it writes to."
     )
 
 
@@ -53,7 +53,7 @@ def test_the_function_of_a_sink_is_not_called_a_step() -> None:
 def test_everything_else_becomes_one_sentence(error: Exception | str, reason: str) -> None:
     made = explained(error)
     assert isinstance(made, FlowFailed)
-    assert str(made).startswith(f"The flow failed ({reason.rstrip(' .')}): mend the cause")
+    assert str(made).startswith(f"The flow failed ({reason.rstrip(' .')}): fix the cause")
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_everything_else_becomes_one_sentence(error: Exception | str, reason: st
         "java.io.IOException: Broken pipe\n\tat x\n\tat org.apache.spark.api.python.PythonRunner",
     ],
 )
-def test_a_worker_that_ended_is_told_whatever_its_socket_says(said: str) -> None:
-    assert str(explained(said)).startswith("A Python worker ended in the middle of its work")
+def test_a_worker_that_died_is_reported_whatever_its_socket_says(said: str) -> None:
+    assert str(explained(said)).startswith("A Python worker died while it was working")
 
 
 def test_a_connection_that_is_no_workers_is_not_taken_for_one() -> None:
@@ -89,7 +89,7 @@ def test_an_error_of_our_own_stays_what_it_is() -> None:
     [
         "x\nCaused by: java.sql.SQLException: no login at jdbc:pg://h/d?user=u&password=hunter2",
         "org.apache.kafka.KafkaException: sasl.jaas.config=Plain required password='hunter2';",
-        "tailrace.errors.FlowFailed: Nothing at https://u:hunter2@example.org: mend it.",
+        "tailrace.errors.FlowFailed: Nothing at https://u:hunter2@example.org: fix it.",
         RuntimeError("cannot open postgres://u:hunter2@h/d"),
         SPARK.replace("no\\nway", "secret=hunter2"),
     ],
@@ -116,12 +116,12 @@ def test_secrets_that_an_error_quotes_are_masked(said: Exception | str) -> None:
 def test_a_redacted_failure_has_its_kind_and_not_what_it_says(
     error: Exception | str, cause: str
 ) -> None:
-    assert str(explained(error, redact=True)).startswith(f"The flow failed ({cause}): mend the")
+    assert str(explained(error, redact=True)).startswith(f"The flow failed ({cause}): fix the")
 
 
 def test_a_worker_that_left_out_the_record_is_quoted_without_one() -> None:
     facts = {"step": "parse", "batch": "7", "error": "ValueError in parse, line 3 of job.py"}
     assert str(explained(f"RecordFailed: {FAILURE}{json.dumps(facts)}")) == (
-        "Step 'parse' failed in batch 7 on a record (ValueError in parse, line 3 of job.py): mend "
+        "Step 'parse' failed in batch 7 on a record (ValueError in parse, line 3 of job.py): fix "
         "the step, or give it on_error='drop' or 'dead-letter'."
     )

@@ -50,7 +50,7 @@ by_value(__name__)
 # --- ends ------------------------------------------------------------------------------------
 
 
-def test_a_query_that_nobody_looks_after_any_more_is_stopped(
+def test_a_query_that_is_no_longer_supervised_is_stopped(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would go on writing, and its checkpoint is removed under it when the run is stopped."""
@@ -288,7 +288,9 @@ def test_dead_letters_arrive_exactly_once_with_all_that_is_known(spark: SparkSes
 def test_dead_letters_without_a_place_are_refused_before_anything_runs(
     spark: SparkSession,
 ) -> None:
-    with pytest.raises(InputError, match="Step 'a' has on_error='dead-letter' and the flow has no"):
+    with pytest.raises(
+        InputError, match="Step 'a' has on_error='dead-letter', but the flow has no"
+    ):
         observed(a_step(picky, on_error="dead-letter"), sinks.memory()).start(spark)
 
 
@@ -316,7 +318,7 @@ def test_a_step_that_raises_ends_the_flow_in_one_sentence(
     message = str(failure.value)
     assert re.match(r"Step 'a' failed in batch \d+ on the record \{\"seq\": \d*50, ", message)
     assert "(ValueError: no " in message
-    assert message.endswith("mend the step, or give it on_error='drop' or 'dead-letter'.")
+    assert message.endswith("fix the step, or give it on_error='drop' or 'dead-letter'.")
     assert "\n" not in message
     assert failure.value.report.failure == message
     assert failure.value.report.data["flow"] == running.run.flow.name

@@ -50,7 +50,7 @@ def leaves_nothing(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[None]:
-    """However a command ends, its query has ended and its temporary directories are gone."""
+    """However a command ends, its query is stopped and its temporary directories are gone."""
     temporary = tmp_path_factory.mktemp("temporary")
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     yield
@@ -122,7 +122,7 @@ def test_a_schema_that_does_not_fit_what_a_step_returns_is_said_with_the_record(
     said = tailrace("run", target, *ENDLESS).last_sentence(USAGE)
     assert re.match(r"Step 'misfit' failed in batch \d+ on the record \{", said)
     assert why in said
-    assert said.endswith("mend the step, or give it on_error='drop' or 'dead-letter'.")
+    assert said.endswith("fix the step, or give it on_error='drop' or 'dead-letter'.")
 
 
 def test_a_step_that_raises_is_named_with_batch_record_and_error(
@@ -149,7 +149,7 @@ def test_a_step_that_cannot_be_pickled_is_named_with_what_it_holds(
     )
     assert tailrace("run", target, *ENDLESS).sentence(USAGE) == (
         "Step 'guarded' cannot be sent to workers, since 'lock' is a _thread.lock, which cannot be "
-        "copied to another process: make it inside the function, at the first call."
+        "copied to another process: create it inside the function, at the first call."
     )
 
 
@@ -467,7 +467,7 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
     assert "Traceback" not in err
     assert "Exception" not in err
     assert err.splitlines()[-1].startswith(
-        "tailrace: A port that sparkDriver wants is in use: free it, or set spark.driver.port"
+        "tailrace: A port that sparkDriver needs is in use: free it, or set spark.driver.port"
     )
     assert ours(tmp_path / "tmp") == []
 
@@ -548,7 +548,7 @@ def test_a_killed_jvm_is_one_sentence_after_the_report_of_what_was_measured(
         said += iter(lambda: err.get(timeout=PATIENCE_S), "")
     words = "".join(said)
     assert report["records"] > 0
-    assert report["failure"].startswith("Spark's JVM ended in the middle of the run")
+    assert report["failure"].startswith("Spark's JVM died in the middle of the run")
     assert said[-1] == f"tailrace: {report['failure']}\n"
     assert "Traceback" not in words
     assert "Error" not in words

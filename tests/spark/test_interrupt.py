@@ -1,4 +1,4 @@
-"""A request to end: asked for once it is kind, asked for twice it is not."""
+"""A request to end: the first ends cleanly, the second at once."""
 
 from __future__ import annotations
 

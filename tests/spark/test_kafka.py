@@ -42,7 +42,7 @@ RECORDS = 400
 
 @pytest.fixture(autouse=True)
 def _connected(request: pytest.FixtureRequest) -> None:
-    """Skip what needs the connector where it cannot be had."""
+    """Skip tests that need the connector if it is not available."""
     if "spark" in request.fixturenames:
         try:
             connector.require_connector(request.getfixturevalue("spark"))
@@ -55,7 +55,7 @@ _numbers = count()
 
 @pytest.fixture
 def topics(broker: Broker) -> tuple[str, str]:
-    """A topic to read from and one to write to, nobody else's, two partitions each."""
+    """A topic to read from and one to write to, for one test, two partitions each."""
     number = next(_numbers)
     names = f"from-{number}", f"to-{number}"
     for name in names:
@@ -88,7 +88,7 @@ class Topic:
         self._consumer.close()
 
     def holds(self, records: int) -> Callable[[], bool]:
-        """Whether so many different records have come."""
+        """Whether this many different records have come."""
 
         def look() -> bool:
             for message in self._consumer.consume(1000, timeout=0.1):
@@ -255,7 +255,7 @@ def test_a_topic_to_read_that_is_not_there_is_said_before_a_query_starts(
     with pytest.raises(EnvironmentUnfit) as refused:
         opened(spark, broker, "misspelt", tmp_path)
     assert str(refused.value) == (
-        f"Kafka at {broker.servers} has no topic 'misspelt': create the topic, or mend its name."
+        f"Kafka at {broker.servers} has no topic 'misspelt': create the topic, or fix its name."
     )
 
 
@@ -267,7 +267,7 @@ def test_a_topic_to_send_to_that_is_neither_there_nor_created_is_said_before_a_q
         kafka.sink(broker.servers, "misspelt").prepare(spark, "one")
     assert str(refused.value) == (
         f"Kafka at {broker.servers} has no topic 'misspelt' and does not create it: create the "
-        "topic, or mend its name."
+        "topic, or fix its name."
     )
 
 
@@ -311,8 +311,8 @@ def test_a_topic_that_this_user_is_denied_is_named(
     with pytest.raises(EnvironmentUnfit) as refused:
         use(way, servers, topic, spark, tmp_path)
     assert str(refused.value) == (
-        f"Kafka at {servers} denies this user the topic '{topic}': have the right to it granted, "
-        "or mend the credentials in the options."
+        f"Kafka at {servers} denies this user the topic '{topic}': ask for access to it, "
+        "or fix the credentials in the options."
     )
 
 
@@ -342,10 +342,10 @@ def forbid(servers: str, topic: str) -> None:
 
 
 @needs_spark
-def test_a_session_without_the_connector_is_told_how_to_get_it(
+def test_a_session_without_the_connector_hears_how_to_get_it(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connector, "FORMAT", "kafka-of-nobody")
+    monkeypatch.setattr(connector, "FORMAT", "kafka-of-no-one")
     with pytest.raises(EnvironmentUnfit, match=r"begin with tailrace.session\(kafka=True\)"):
         kafka.sink(SOMEWHERE, "results").prepare(spark, "one")
     with pytest.raises(EnvironmentUnfit, match=r"begin with tailrace.session\(kafka=True\)"):
@@ -365,7 +365,7 @@ def test_a_flow_knows_whether_a_session_for_it_needs_the_connector() -> None:
 # --- addresses ---------------------------------------------------------------------------------
 
 
-def nobody() -> str:
+def unused_address() -> str:
     """An address where nothing listens, just given back."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
         return f"127.0.0.1:{gone.getsockname()[1]}"
@@ -401,11 +401,11 @@ def as_kafka(asked: bytes) -> bytes:
 
 
 def test_a_kafka_that_is_down_is_named_with_its_address() -> None:
-    address = nobody()
+    address = unused_address()
     with pytest.raises(EnvironmentUnfit) as refused:
         kafka.require_reachable(address)
     assert str(refused.value) == (
-        f"Kafka cannot be reached ({address}: Connection refused): start it, or mend the address."
+        f"Kafka cannot be reached ({address}: Connection refused): start it, or fix the address."
     )
 
 
@@ -425,14 +425,14 @@ def test_a_server_that_accepts_and_does_not_answer_as_kafka_is_named(
     with answering(lambda _: said) as address, pytest.raises(EnvironmentUnfit) as refused:
         kafka.require_reachable(address)
     assert str(refused.value) == (
-        f"Kafka cannot be reached ({address}: what listens there does not answer as Kafka does): "
-        "start it, or mend the address."
+        f"Kafka cannot be reached ({address}: the server there does not answer like Kafka): "
+        "start it, or fix the address."
     )
 
 
 def test_one_server_of_several_is_enough() -> None:
     with answering(as_kafka) as up:
-        kafka.require_reachable(f"{nobody()}, {up}")
+        kafka.require_reachable(f"{unused_address()}, {up}")
 
 
 def test_a_server_behind_tls_is_not_asked_in_clear() -> None:
@@ -446,7 +446,7 @@ def test_a_server_behind_tls_is_not_asked_in_clear() -> None:
 def test_a_flow_asks_before_it_starts_whether_kafka_is_there(
     way: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    address = nobody()
+    address = unused_address()
     with pytest.raises(EnvironmentUnfit, match=rf"Kafka cannot be reached \({address}: "):
         use(way, address, "any", spark, tmp_path)
 
@@ -479,7 +479,7 @@ def test_a_topic_is_refused_exactly_when_kafka_would_refuse_its_name(name: str) 
 
 @pytest.mark.parametrize("option", ["subscribe", "startingOffsets", "kafka.bootstrap.servers"])
 def test_an_option_that_contradicts_the_arguments_is_refused(option: str) -> None:
-    with pytest.raises(InputError, match=f"'{option}' says what the arguments say already"):
+    with pytest.raises(InputError, match=f"'{option}' is already set by an argument"):
         kafka.source(SOMEWHERE, "topic", options={option: "other"})
 
 

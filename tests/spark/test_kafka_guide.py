@@ -151,7 +151,7 @@ def example(name: str) -> Any:
 
 
 def alerts(count: int) -> Counter[tuple[str, int, float]]:
-    """What must come of so many readings: machine, number and degrees, reckoned one by one."""
+    """What must result from this many readings: machine, number and degrees, one by one."""
     limits = dict(example("kafka_alerts").LIMITS)
     seen: Counter[str] = Counter()
     expected: Counter[tuple[str, int, float]] = Counter()
@@ -215,17 +215,17 @@ def test_a_flow_that_is_killed_and_run_again_sends_every_result_and_no_other(
     assert set(results) == set(expected)
 
 
-def test_who_leaves_out_a_step_of_the_guide_is_told_which_in_one_sentence(
+def test_leaving_out_a_step_of_the_guide_is_explained_in_one_sentence(
     machine: Machine,
 ) -> None:
     assert machine.refused(RUN) == (
         f"tailrace: Kafka cannot be reached ({machine.servers}: Connection refused): start it, or "
-        "mend the address."
+        "fix the address."
     )
     with machine.broker():
         assert machine.refused(RUN) == (
             f"tailrace: Kafka at {machine.servers} has no topic 'alerts' and does not create it: "
-            "create the topic, or mend its name."
+            "create the topic, or fix its name."
         )
 
 

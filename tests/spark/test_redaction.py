@@ -110,7 +110,7 @@ def test_a_failure_names_the_record_only_without_redaction(
     assert shows_a_name(" ".join(map(str, chain))) is not redact
 
 
-def test_a_state_that_cannot_be_kept_is_told_without_its_key(spark: SparkSession) -> None:
+def test_a_state_that_cannot_be_kept_is_reported_without_its_key(spark: SparkSession) -> None:
     def spoilt(_key: str, _rows: list[Any], state: dict[str, Any]) -> None:
         state["lock"] = object()
 

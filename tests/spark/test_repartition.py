@@ -112,7 +112,7 @@ def test_the_state_of_sparks_operators_goes_along(
 def run_both(
     spark: SparkSession, flow: Flow, memory: sinks.Memory, partitions: int, until_records: int
 ) -> None:
-    """Run the flow with both kinds of state for a while, its step on so many partitions."""
+    """Run the flow with both kinds of state for a while, its step on this many partitions."""
     plan = plan_on("microbatch", None, {"last": partitions})
     with Running(spark, flow, plan=plan) as running:
         until(counted(memory, until_records), "sums")
@@ -120,7 +120,7 @@ def run_both(
 
 
 @pytest.mark.usefixtures("rocksdb")
-def test_what_was_ended_half_way_is_finished_before_anything_else(
+def test_an_interrupted_spreading_is_finished_before_anything_else(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     memory = sinks.memory()
@@ -128,7 +128,7 @@ def test_what_was_ended_half_way_is_finished_before_anything_else(
     run_both(spark, flow, memory, 2, until_records=100)
     begin_to_spread(tmp_path / "flow" / "checkpoint", 3)
     for other in (4, 5):  # also what it has so far: Spark would not start either
-        with pytest.raises(InputError, match="ended half-way: spread it over 3 first"):
+        with pytest.raises(InputError, match="interrupted: spread it over 3 first"):
             repartition(flow, spark, other)
     assert repartition(flow, spark, 3) == {"last": 2, SPARKS: 4}
     run_both(spark, flow, memory, 3, until_records=COUNT)
@@ -136,7 +136,7 @@ def test_what_was_ended_half_way_is_finished_before_anything_else(
 
 
 def begin_to_spread(log: Path, partitions: int) -> None:
-    """Leave what Spark leaves if it is killed when it has just begun to spread its state."""
+    """Leave what Spark leaves when it is killed right after it started to spread its state."""
     last = BatchLog(log).committed
     version, metadata, *offsets = (log / "offsets" / str(last)).read_text("utf-8").splitlines()
     settings = json.loads(metadata)
@@ -146,7 +146,7 @@ def begin_to_spread(log: Path, partitions: int) -> None:
 
 
 @pytest.mark.usefixtures("rocksdb")
-def test_behind_a_batch_that_did_not_end_nothing_is_spread(
+def test_nothing_is_spread_after_a_batch_that_did_not_end(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     memory = sinks.memory()
@@ -198,6 +198,6 @@ def test_what_cannot_be_spread_is_said(spark: SparkSession, tmp_path: Path) -> N
     with Running(spark, plain, plan=plan_on("microbatch", None, {"last": 1})) as running:
         until(lambda: bool(memory.batches), "a batch")
         running.run.stop()
-    with pytest.raises(InputError, match="plain files"):
+    with pytest.raises(InputError, match="not kept in RocksDB"):
         repartition(plain, spark, 3)
     assert partitions_of(tmp_path / "plain" / "state" / "last") == 1

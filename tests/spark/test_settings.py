@@ -207,7 +207,7 @@ def _pid(spark: SparkSession) -> int:
 
 
 @pytest.mark.skipif(
-    bool(os.environ.keys() & module._ADDRESSED), reason="Spark is told another address here"
+    bool(os.environ.keys() & module._ADDRESSED), reason="Spark has another address here"
 )
 def test_the_driver_of_a_session_in_one_process_listens_on_loopback_alone(
     spark: SparkSession,
@@ -237,7 +237,7 @@ LOOPBACK = {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
         (f"spark://{HOST}:7077", {"spark.driver.bindAddress": "0.0.0.0"}, {}),
     ],
 )
-def test_a_driver_listens_on_loopback_where_nobody_else_needs_it_and_nobody_said_where(
+def test_a_driver_listens_on_loopback_if_only_this_machine_needs_it_and_no_address_is_set(
     monkeypatch: pytest.MonkeyPatch, master: str, given: dict[str, str], expected: dict[str, str]
 ) -> None:
     for variable in module._ADDRESSED:

@@ -1,13 +1,13 @@
-"""The command line: one module a command, and what they share.
+"""The command line: one module per command, and what they share.
 
-With ``--json`` a command puts its result, and nothing else, on standard output; progress and
-pictures of it go to standard error. What went wrong is one sentence. Exit codes:
+With ``--json`` a command writes its result, and nothing else, to standard output; progress and
+pictures of it go to standard error. An error is one sentence. Exit codes:
 
 - 0: all went well.
 - 1: the machine lacks something (Java, a port, room on the disk), or standard output was closed
-  before the result was written, which ends without a word.
+  before the result was written; in that case nothing is printed.
 - 2: what the user wrote is wrong, or the flow failed. The report of what was measured until then is
-  delivered all the same.
+  still delivered.
 """
 
 from __future__ import annotations

@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class Commands(TyperGroup):
-    """The commands; an error shows what a wrong command line holds, and no terminal obeys it."""
+    """The commands; control characters in a wrong command line are escaped in its error."""
 
     def make_context(self, *args: Any, **settings: Any) -> Any:
-        """Read what stands before the command."""
+        """Parse what comes before the command."""
         with _printable_errors():
             return super().make_context(*args, **settings)
 
     def invoke(self, ctx: Any) -> Any:
-        """Read what stands behind the command, and run it."""
+        """Parse what comes after the command, and run it."""
         with _printable_errors():
             return super().invoke(ctx)
 
 
 @contextmanager
 def _printable_errors() -> Iterator[None]:
-    """Errors in a command line have a message; their class is Click's, or Typer's copy of it."""
+    """Escape messages of command-line errors, whose class is Click's or Typer's copy of it."""
     try:
         yield
     except Exception as error:
@@ -53,27 +53,27 @@ app = typer.Typer(
 
 
 def complain(error: Exception) -> None:
-    """Say in one sentence what went wrong; a reader that went away needs none."""
+    """Print what went wrong in one sentence; print nothing if the reader went away."""
     if not isinstance(error, BrokenPipeError) and sys.stderr is not None:
         sys.stderr.write(f"tailrace: {printable(str(error))}\n")
 
 
 def print_json(data: dict[str, Any]) -> None:
-    """The result of a command, and nothing else, on standard output.
+    """Write the result of a command, and nothing else, to standard output.
 
-    JSON has no infinity: what cannot be reached is null.
+    JSON has no infinity: a value that is not finite becomes null.
     """
     sys.stdout.write(json.dumps(_finite(data), allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
 def keep_stdout_for_json(as_json: bool) -> AbstractContextManager[object]:
-    """With ``--json``, send what a user's code prints to standard error."""
+    """With ``--json``, send what the user's code prints to standard error."""
     return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
 def _finite(data: Any) -> Any:
-    """Data with null in the place of every number that is not finite."""
+    """The data, with null for every number that is not finite."""
     if isinstance(data, dict):
         return {name: _finite(inner) for name, inner in data.items()}
     if isinstance(data, list | tuple):

@@ -14,7 +14,7 @@ from tailrace.cli.plans import PlanChanges
 def capacity(
     profile: ProfileFile, *, changes: PlanChanges, bounds: Bounds, as_json: AsJson = False
 ) -> None:
-    """Say which rate a plan can take, and up to which it keeps a bound."""
+    """Say what rate a plan can take, and up to what rate it keeps a bound."""
     from tailrace.model.capacity import capacity_for  # noqa: PLC0415 - scipy
     from tailrace.profile.file import load  # noqa: PLC0415
 

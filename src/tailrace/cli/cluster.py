@@ -26,15 +26,15 @@ def start(
     *,
     workers: Annotated[int, typer.Option(help="How many workers.")] = 1,
     cores: Annotated[
-        int, typer.Option(help="Cores that each offers; may be more than there are.")
+        int, typer.Option(help="Cores of each worker; may be more than the machine has.")
     ] = 4,
-    memory: Annotated[str, typer.Option(help="Memory that each offers for every core.")] = "1 GiB",
-    port: Annotated[int, typer.Option(help="Where the master listens.")] = 7077,
+    memory: Annotated[str, typer.Option(help="Memory of each worker, per core.")] = "1 GiB",
+    port: Annotated[int, typer.Option(help="Port of the master.")] = 7077,
     archived: Annotated[
         bool,
         typer.Option(
             "--archive/--no-archive",
-            help="Have executors start faster, from an archive of their classes.",
+            help="Start executors faster, from an archive of their classes.",
         ),
     ] = True,
 ) -> None:
@@ -44,7 +44,9 @@ def start(
     from tailrace.spark.interrupt import ctrl_c  # noqa: PLC0415
 
     if archived and not archive.path().exists():
-        typer.echo("Making the archive that executors start from, once: half a minute.", err=True)
+        typer.echo(
+            "Making the archive that executors start from; once only, half a minute.", err=True
+        )
         archive.ensure()
     with (
         ctrl_c() as asked_to_end,

@@ -15,11 +15,11 @@ from tailrace.cli.screen import Screen
 @app.command()
 def doctor(
     plain: Annotated[
-        bool, typer.Option(help="Examine the session that Spark gives by default.")
+        bool, typer.Option(help="Check the session that Spark creates by default.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is missing or slow here, and how to mend it."""
+    """Say what is missing or slow here, and how to fix it."""
     from tailrace.spark.health import doctor as examining  # noqa: PLC0415 - commands import what they need
 
     found = list(examining.machine())

@@ -1,4 +1,4 @@
-"""``tailrace forecast``: the load to come, and when a flow no longer keeps up with it."""
+"""``tailrace forecast``: the load to come, and when a flow will no longer keep up with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tailrace.model.forecasting.alarm import Limit
 
 MODELLING_MS = 5_000.0
-"""How long it takes to choose a plan, with room."""
+"""How long it takes to choose a plan, with a margin."""
 
 
 @app.command()
@@ -28,7 +28,7 @@ def forecast(
     *,
     horizon: Annotated[str, typer.Option(help="How far ahead, such as '2 h'.")] = "1 h",
     profile: Annotated[
-        Path | None, typer.Option(help="The flow that has to take it, for when it breaks.")
+        Path | None, typer.Option(help="Profile of the flow, to say when the load breaks it.")
     ] = None,
     bounds: options.Bounds,
     scaling: Annotated[str, typer.Option(help="How long scaling out takes.")] = "1 min",

@@ -1,4 +1,4 @@
-"""Groups of options that several commands take: declared once, and handed over as one object."""
+"""Groups of options that several commands take: declared once, passed as one object."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Let every parameter that is a dataclass stand for the options that are its fields.
+    """Turn every parameter that is a dataclass into options, one for each field.
 
-    Typer makes options of a command's signature: it is shown one with the fields in the place of
-    the group, and the command is called with the group made of their values.
+    Typer reads options from a command's signature: this gives it a signature with the fields in
+    place of the group, and calls the command with a group built from their values.
     """
     signature = inspect.signature(command, eval_str=True)
     groups = {
@@ -42,7 +42,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options(group: type) -> Iterator[inspect.Parameter]:
-    """The fields of a group as parameters that can only be given by name."""
+    """The fields of a group as keyword-only parameters."""
     types = get_type_hints(group, include_extras=True)
     for field in fields(group):
         yield inspect.Parameter(

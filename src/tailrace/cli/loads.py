@@ -19,20 +19,20 @@ FORMS: Final = {
     "burst": ("BASE", "PEAK", "AT", "LENGTH", "DURATION"),
     "sine": ("MEAN", "AMPLITUDE", "PERIOD", "DURATION"),
 }
-"""What each kind of load is made of: the parameters of the profile of that name in ``load``."""
+"""The parts of each kind of load: the parameters of the profile of that name in ``load``."""
 
 _WORDS: Final = re.compile(rf"\s*({'|'.join(FORMS)})\s*:(.*)", re.DOTALL)
 _WHOLE: Final = re.compile(r"[0-9]{1,9}")
 
 
 def load_of(text: str) -> RateProfile:
-    """The load that a text speaks of.
+    """The load that a text describes.
 
     A name that ends in ``.json`` is the report of a run; ``constant:400/s,10min`` and the like are
-    loads in words; anything else is a CSV file with the columns time and rate.
+    loads in words; a name that ends in ``.csv`` is a file with the columns time and rate.
 
     Raises:
-        InputError: If it is no load.
+        InputError: If it is not a load.
     """
     from tailrace.report.recorded import read_recorded  # noqa: PLC0415 - numpy takes its time
     from tailrace.report.series import read_load  # noqa: PLC0415
@@ -45,7 +45,7 @@ def load_of(text: str) -> RateProfile:
     if text.endswith(".csv"):
         return read_load(Path(text))
     raise InputError(
-        f"'{text}' is no load: name a file of rates that ends in .csv, the report.json of a run, "
+        f"'{text}' is not a load: name a CSV file of rates (.csv), the report.json of a run, "
         f"or write {', '.join(map(form, FORMS))}."
     )
 
@@ -67,16 +67,16 @@ def _in_words(kind: str, parts: list[str]) -> RateProfile:
     names = FORMS[kind]
     if len(parts) != len(names):
         raise InputError(
-            f"A load '{kind}' is made of {len(names)} parts and has {len(parts)}: write "
+            f"A load '{kind}' has {len(names)} parts, and this one has {len(parts)}: write "
             f"{form(kind)}."
         )
     return makers[kind](*map(_part, names, parts))
 
 
 def _part(name: str, text: str) -> Any:
-    """A part of a load: a whole number of steps, or a text that the load reads itself."""
+    """A part of a load: a whole number of steps, or a text that the load parses itself."""
     if name != "STEPS":
         return text
     if not _WHOLE.fullmatch(text):
-        raise InputError(f"'{text}' is no number of steps of a staircase: write a whole one.")
+        raise InputError(f"A staircase cannot have '{text}' steps: write a whole number.")
     return int(text)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # --- of every command ---------------------------------------------------------------------------
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and only that.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")]
 
 # --- of commands that measure -------------------------------------------------------------------
 
@@ -29,20 +29,20 @@ OutFile = Annotated[Path | None, typer.Option(help="Also write the result to thi
 
 # --- of commands that run a flow ----------------------------------------------------------------
 
-FlowTarget = Annotated[str, typer.Argument(metavar="FILE:FLOW", help="Where the flow stands.")]
-Master = Annotated[str | None, typer.Option(help="Spark master; all cores here without it.")]
+FlowTarget = Annotated[str, typer.Argument(metavar="FILE:FLOW", help="Where the flow is.")]
+Master = Annotated[str | None, typer.Option(help="Spark master; default: all cores here.")]
 Conf = Annotated[list[str] | None, typer.Option(help="A Spark setting, as key=value.")]
 
 # --- of commands that read a profile ------------------------------------------------------------
 
 ProfileFile = Annotated[Path, typer.Argument(metavar="PROFILE", help="A profile file.")]
-Rate = Annotated[str | None, typer.Option(help="The load, such as '20 k/s'; as measured if not.")]
+Rate = Annotated[str | None, typer.Option(help="The load, such as '20 k/s'; default: as measured.")]
 
 Interval = Annotated[str | None, typer.Option(help="The batch interval, such as '500 ms'.")]
 Cores = Annotated[int | None, typer.Option(help="How many tasks run at once.")]
 Partitions = Annotated[list[str] | None, typer.Option(help="Partitions of a step, as step=8.")]
 OnBackend = Annotated[str | None, typer.Option("--backend", help="microbatch or realtime.")]
-Lifetime = Annotated[str | None, typer.Option(help="Of hand-overs in real-time mode.")]
+Lifetime = Annotated[str | None, typer.Option(help="Lifetime of hand-overs in real-time mode.")]
 RowLimit = Annotated[int | None, typer.Option(help="The most records of a micro-batch.")]
 
 Mean = Annotated[str | None, typer.Option(help="A bound on the mean latency.")]
@@ -52,7 +52,7 @@ P99 = Annotated[str | None, typer.Option(help="A bound on the 99th percentile.")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds on a latency, of which a user gives one at most."""
+    """The bounds on a latency; a user gives at most one."""
 
     mean: Mean = None
     p95: P95 = None
@@ -74,14 +74,14 @@ class Bounds:
 def count(value: int, option: str, most: int = MOST_TASKS) -> int:
     """A whole number of cores, partitions or rows."""
     if not 1 <= value <= most:
-        raise InputError(f"{option} {value} cannot be: give at least 1, and {most:,} at most.")
+        raise InputError(f"{option} {value} is out of range: give from 1 to {most:,}.")
     return value
 
 
 def records(value: float, option: str) -> float:
-    """A number of records, zero too."""
+    """A number of records, possibly zero."""
     if not 0 <= value <= LARGEST:
-        raise InputError(f"{option} {value:g} cannot be: give from 0 to {LARGEST:,} records.")
+        raise InputError(f"{option} {value:g} is out of range: give from 0 to {LARGEST:,} records.")
     return value
 
 
@@ -94,7 +94,7 @@ def rate(text: str, option: str) -> float:
 
 
 def duration(text: str, option: str, *, zero: bool = False) -> float:
-    """A time in milliseconds, above zero unless ``zero`` allows that too."""
+    """A time in milliseconds, above zero unless ``zero`` is allowed."""
     found_ms = duration_ms(text) if zero else positive_duration_ms(text, option)
     if found_ms > MOST_MS:
         raise InputError(f"{option} {text} is too long: give {show_duration(MOST_MS)} at most.")
@@ -104,7 +104,7 @@ def duration(text: str, option: str, *, zero: bool = False) -> float:
 def check_length(seconds: float | None) -> None:
     """Refuse a run that could not begin or would not end."""
     if seconds is not None and not 0 < seconds < math.inf:
-        raise InputError(f"A run of {seconds:g} seconds cannot be: give a number above 0.")
+        raise InputError(f"A run cannot take {seconds:g} seconds: give a number above 0.")
 
 
 def settings(pairs: list[str] | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Plans on the command line: how options change one, and how one reads."""
+"""Plans on the command line: how options change one, and how one is shown."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ class PlanChanges:
         for pair in self.partitions or []:
             name, _, number = pair.partition("=")
             if not _COUNT.fullmatch(number):
-                raise InputError(f"'{pair}' is no number of partitions: write --partitions step=8.")
+                raise InputError(
+                    f"'{pair}' does not give a number of partitions: write --partitions step=8."
+                )
             found[profile.step(name).name] = options.count(int(number), f"--partitions {name}")
         return found
 

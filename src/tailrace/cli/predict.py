@@ -42,14 +42,14 @@ def predict(
     sweep: Annotated[str | None, typer.Option(help="Rates to try, as rate=5k/s..80k/s.")] = None,
     plot: Annotated[Path | None, typer.Option(help="A picture of the sweep.")] = None,
     backlog: Annotated[
-        float | None, typer.Option(help="Records that wait already: how long until they are gone.")
+        float | None, typer.Option(help="Records already waiting; says when they will be gone.")
     ] = None,
     then: Annotated[
         list[Path] | None,
         typer.Option(help="The profile of a query that reads what this one writes; repeatable."),
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(help="Where predictions are kept, to be scored later.")
+        Path | None, typer.Option(help="File to append predictions to, to be scored later.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -114,7 +114,7 @@ def _table(profile: Profile, found: Prediction, bound: Constraint | None) -> Tab
     for name, ms in found.outcome.breakdown_ms.items():
         screen.row(table, f"  {name}", show_duration(ms))
     if found.outcome.window_ms:
-        screen.row(table, "  waiting for windows, beside", show_duration(found.outcome.window_ms))
+        screen.row(table, "  also waiting for windows", show_duration(found.outcome.window_ms))
     for said in found.outcome.assumed:
         screen.row(table, "assumed", said)
     return table
@@ -124,7 +124,7 @@ def _table(profile: Profile, found: Prediction, bound: Constraint | None) -> Tab
 
 
 def _in_a_row(profiles: list[Profile], plan: Plan, rate: float | None, *, as_json: bool) -> None:
-    """Several queries, each of which reads what the one before writes."""
+    """Several queries, each reading what the one before writes."""
     from tailrace.model.relay import relay  # noqa: PLC0415 - scipy takes its time
 
     found = relay(profiles, [plan], rate)
@@ -191,12 +191,14 @@ def _range(text: str) -> tuple[float, float]:
         raise InputError(f"'{text}' is not a range of rates: write --sweep rate=5k/s..80k/s.")
     low, high = (options.rate(match[part], "--sweep") for part in ("low", "high"))
     if not 0 < low < high:
-        raise InputError(f"'{text}' does not rise from a rate above 0: turn its ends around.")
+        raise InputError(
+            f"'{text}' is not a range of rates above 0, from low to high: swap its ends."
+        )
     return low, high
 
 
 def _rates(ask: Predictor, plan: Plan, low: float, high: float) -> list[float]:
-    """Even steps, and a few more where the curve goes up."""
+    """Even steps, and a few more where the curve rises."""
     even = [low + (high - low) * i / (POINTS - 1) for i in range(POINTS)]
     limit = ask(plan, low).outcome.highest_per_s
     knee = [limit * share for share in (0.9, 0.95, 0.97, 0.985, 0.995)]

@@ -13,7 +13,7 @@ from tailrace.outside import MIB, read_text
 from tailrace.units import show_duration, show_rate
 
 MOST_LOG_BYTES = 256 * MIB
-"""Progress logs are larger than other files: drivers log for months."""
+"""Progress logs are larger than other input: drivers log for months."""
 
 
 @app.command()
@@ -21,7 +21,9 @@ def profile(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="Progress events, as JSON.")],
     out: Annotated[Path, typer.Argument(metavar="PROFILE", help="The profile file to write.")],
     *,
-    name: Annotated[str | None, typer.Option(help="The query, if the log has several.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the query, if the log has several.")
+    ] = None,
     cores: Annotated[int, typer.Option(help="How many tasks it could run at once.")] = 1,
     as_json: options.AsJson = False,
 ) -> None:

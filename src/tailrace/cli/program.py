@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MACHINE, USER = 1, 2
-"""Whose fault it was, as exit codes."""
+"""Whose fault an error is, as exit codes."""
 
 
 def main() -> None:
@@ -24,9 +24,9 @@ def main() -> None:
 
 
 def run_program(commands: Callable[[], object]) -> NoReturn:
-    """Run a command; say in one sentence what went wrong, and exit.
+    """Run a command, print what went wrong in one sentence, and exit.
 
-    SIGTERM interrupts it as Ctrl-C does, so that whatever it has opened is closed.
+    SIGTERM interrupts it like Ctrl-C, so that everything it opened is closed.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     _open_streams()
@@ -53,10 +53,10 @@ def _exit_code(command: Callable[[], object]) -> int | str | None:
 
 
 def _open_streams() -> None:
-    """Make standard output and error take any text, and standard output exist.
+    """Make sure that standard output exists, and that it and standard error take any text.
 
-    What an encoding does not have is written as an escape. A closed standard output is replaced by
-    a pipe without a reader, so that there is one way in which a result cannot be delivered.
+    Characters that the encoding lacks are written as escapes. A closed standard output is replaced
+    by a pipe without a reader, so that undeliverable results always fail in the same way.
     """
     if sys.stdout is None:
         reader, writer = os.pipe()
@@ -68,7 +68,7 @@ def _open_streams() -> None:
 
 
 def _flushed() -> bool:
-    """Write what standard output still holds; drop what cannot be written."""
+    """Flush standard output; drop what cannot be written."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -79,7 +79,7 @@ def _flushed() -> bool:
 
 
 def _discard_stdout() -> None:
-    """Drop what could not be written, or Python tries again when it ends."""
+    """Drop what could not be written; Python would try again at exit."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)

@@ -35,17 +35,19 @@ _RANGE: Final = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """What a rehearsal needs beside a profile, a load and a bound."""
+    """What a rehearsal needs besides a profile, a load and a bound."""
 
     executors: Annotated[
-        str | None, typer.Option(help="How many there may be, as 1:8, or how many there are, as 6.")
+        str | None, typer.Option(help="Range of executors, as 1:8, or a fixed number, as 6.")
     ] = None
-    executor_cores: Annotated[int, typer.Option(help="The cores of an executor.")] = 1
+    executor_cores: Annotated[int, typer.Option(help="Cores of an executor.")] = 1
     coming: Annotated[
-        str | None, typer.Option(help="How long executors take to come; as measured without it.")
+        str | None, typer.Option(help="How long executors take to start; default: as measured.")
     ] = None
-    warm_up: Annotated[str, typer.Option(help="The beginning that verdicts leave out.")] = "10 s"
-    seed: Annotated[int, typer.Option(help="What makes it differ from another of the same.")] = 1
+    warm_up: Annotated[str, typer.Option(help="Time at the start that verdicts leave out.")] = (
+        "10 s"
+    )
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 1
 
 
 @app.command()
@@ -59,15 +61,15 @@ def rehearse(
     ],
     bounds: options.Bounds,
     scaler: Annotated[
-        str | None, typer.Option(help="Who decides on executors: a name, or FILE:SCALER.")
+        str | None, typer.Option(help="What decides on executors: a name, or FILE:SCALER.")
     ] = None,
     compare: Annotated[
         str | None,
-        typer.Option(help="Scalers, and constant numbers of executors, as predictive,reactive,6."),
+        typer.Option(help="Scalers and fixed numbers of executors, as predictive,reactive,6."),
     ] = None,
     how: How,
     seconds: Annotated[
-        float | None, typer.Option(help="Only the beginning of the load, that long.")
+        float | None, typer.Option(help="Use only this much of the load, from its start.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Directory for report and picture.")] = None,
     as_json: options.AsJson = False,
@@ -88,7 +90,7 @@ def rehearse(
         if compare is None:
             report = rehearsals.run(scaler, rehearsals.elastic)
         elif scaler is not None:
-            raise InputError("--scaler names one and --compare several: leave out one of them.")
+            raise InputError("--scaler and --compare cannot be combined: leave out one of them.")
         else:
             reports = _compared(compare, rehearsals)
     if compare is None:
@@ -98,7 +100,7 @@ def rehearse(
 
 
 class _Rehearsals:
-    """Rehearsals of one flow under one load, which differ in who decides on executors."""
+    """Rehearsals of one flow under one load, which differ in what decides on executors."""
 
     def __init__(
         self, profile: Profile, load: RateProfile, bounds: options.Bounds, how: How
@@ -118,7 +120,7 @@ class _Rehearsals:
         }
 
     def run(self, scaler: str | None, executors: tuple[int, int] | int | None) -> Report:
-        """One of them; what a user's own scaler raises names its line."""
+        """One rehearsal; an error in the user's own scaler names its line."""
         from tailrace.rehearsal import rehearse as rehearsed  # noqa: PLC0415 - scipy
 
         found, located = _scaler(scaler)
@@ -129,7 +131,7 @@ class _Rehearsals:
 
 
 def _scaler(given: str | None) -> tuple[str | Scaler | None, AbstractContextManager[None]]:
-    """A scaler by its name, or one of the user's, with what locates the errors of that one."""
+    """A scaler by its name, or the user's own, with a context that locates errors in it."""
     if given is None or ":" not in given:
         return given, nullcontext()
     from tailrace.spark import from_file  # noqa: PLC0415 - pyspark takes its time
@@ -138,13 +140,13 @@ def _scaler(given: str | None) -> tuple[str | Scaler | None, AbstractContextMana
 
 
 def _executors(text: str | None) -> tuple[int, int] | int | None:
-    """How many executors there may be: ``1:8``, or ``6`` for a constant number."""
+    """How many executors there may be: ``1:8``, or ``6`` for a fixed number."""
     if text is None:
         return None
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         raise InputError(
-            f"--executors {text} is no number of executors: write 1:8 for a range, or 6."
+            f"--executors {text} is not a number of executors: write 6, or 1:8 for a range."
         )
     least = options.count(int(match[1]), "--executors")
     return least if match[2] is None else (least, options.count(int(match[2]), "--executors"))
@@ -154,14 +156,14 @@ def _executors(text: str | None) -> tuple[int, int] | int | None:
 
 
 def _compared(text: str, rehearsals: _Rehearsals) -> dict[str, Report]:
-    """A report of every scaler, and of every constant number of executors, by its name."""
+    """A report for every scaler, and for every fixed number of executors, by its name."""
     from tailrace.policy.scaling.choice import scaler_of  # noqa: PLC0415 - numpy
 
     names = [part.strip() for part in text.split(",") if part.strip()]
     if not names or len(set(names)) < len(names) or len(names) > MOST_COMPARED:
         raise InputError(
-            f"--compare {text} cannot be: name up to {MOST_COMPARED} scalers or numbers of "
-            "executors, each once, as in predictive,reactive,6."
+            f"--compare {text} is not a valid list: name up to {MOST_COMPARED} scalers or numbers "
+            "of executors, each once, as in predictive,reactive,6."
         )
     chosen: dict[str, tuple[str | None, tuple[int, int] | int | None]] = {}
     for name in names:
@@ -171,7 +173,7 @@ def _compared(text: str, rehearsals: _Rehearsals) -> dict[str, Report]:
         if not isinstance(rehearsals.elastic, tuple):
             raise InputError(f"'{name}' has no executors to decide on: add --executors 1:8.")
         if ":" not in name:
-            scaler_of(name)  # refuses one that there is not before others take their time
+            scaler_of(name)  # refuses an unknown name before anything slow runs
         chosen[printable(name)] = name, rehearsals.elastic
     return {name: rehearsals.run(*what) for name, what in chosen.items()}
 
@@ -179,7 +181,7 @@ def _compared(text: str, rehearsals: _Rehearsals) -> dict[str, Report]:
 def _deliver(
     reports: dict[str, Report], load: str, out: Path | None, cores: int, *, as_json: bool
 ) -> None:
-    """A table, a picture, and every report, whatever of it fails."""
+    """Deliver a table, a picture and every report, even if one of them fails."""
     from tailrace.report import comparison, saso, sizes  # noqa: PLC0415 - matplotlib
 
     steps = {name: comparison.counted_steps(report) for name, report in reports.items()}

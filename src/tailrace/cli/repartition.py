@@ -14,12 +14,12 @@ from tailrace.cli.options import AsJson, Conf, FlowTarget, Master, settings
 def repartition(
     target: FlowTarget,
     *,
-    partitions: Annotated[int, typer.Option(help="How many partitions its state shall have.")],
+    partitions: Annotated[int, typer.Option(help="New number of partitions of its state.")],
     master: Master = None,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Spread the state of a flow that is stopped over another number of partitions."""
+    """Spread the state of a stopped flow over another number of partitions."""
     from tailrace.spark import from_file  # noqa: PLC0415 - commands import what they need
 
     given = settings(conf)
@@ -32,4 +32,4 @@ def repartition(
     for name, number in before.items():
         print(f"{name}: {number} partitions before, {partitions} now")
     if not before:
-        print(f"All state has {partitions} partitions already.")
+        print(f"All state already has {partitions} partitions.")

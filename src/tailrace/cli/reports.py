@@ -1,4 +1,4 @@
-"""What a run delivers: its report, however the run ended and whatever else cannot be written."""
+"""Delivering a report, however the run ended and even if other files cannot be written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def reported(work: Callable[[], Report]) -> tuple[Report, TailraceError | None]:
-    """The report of a run, and what it failed with; raised if nothing was measured until then."""
+    """The report of a run and its error, if any; raises that if nothing was measured."""
     try:
         return work(), None
     except TailraceError as error:
@@ -35,10 +35,10 @@ def deliver(
     more: Sequence[Callable[[], object]] = (),
     failure: TailraceError | None = None,
 ) -> None:
-    """The report first, to its file and to standard output, and then what else was asked for.
+    """Deliver the report, to its file and to standard output, and then what else was asked for.
 
-    Whatever cannot be written keeps nothing else from being written, and is said at the end; what
-    the run itself failed with is said last.
+    If one of these cannot be written the others still are, and the errors follow at the end; the
+    error of the run itself comes last.
     """
     from tailrace.report.picture import draw  # noqa: PLC0415 - matplotlib takes its time
     from tailrace.report.terminal import summary  # noqa: PLC0415

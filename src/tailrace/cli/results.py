@@ -1,4 +1,4 @@
-"""What a command delivers: a result as JSON, as a table and in a file, whatever else fails."""
+"""Delivering a result as JSON, as a table and in a file, even if one of these fails."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Measurement(Protocol):
     """A module with these two functions."""
 
     def measure(self, *, quick: bool) -> dict[str, Any]:
-        """Run it; the result as plain data."""
+        """Run it; returns the result as plain data."""
 
     def table(self, result: dict[str, Any]) -> Table:
-        """The result for a person."""
+        """The result as a table for people."""
 
 
 def measure(what: Measurement, *, quick: bool, out: Path | None, as_json: bool) -> None:
@@ -34,7 +34,7 @@ def measure(what: Measurement, *, quick: bool, out: Path | None, as_json: bool) 
 
 
 def check_file(out: Path | None) -> None:
-    """Refuse a file that could not be written, before anything takes its time."""
+    """Refuse a file that could not be written, before anything slow runs."""
     if out is not None:
         make_directory(out.parent)
         if out.is_dir():
@@ -46,7 +46,9 @@ def make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise InputError(f"The output {path} is, or lies in, a file: name a directory.") from error
+        raise InputError(
+            f"The output {path} is, or is inside, a file: name a directory."
+        ) from error
     except OSError as error:
         raise InputError(f"The output {path} cannot be written: name another directory.") from error
 
@@ -71,7 +73,7 @@ def _save(result: dict[str, Any], out: Path) -> None:
 
 
 def do_all(tasks: Iterable[Callable[[], object]], failure: Exception | None = None) -> None:
-    """Do them all, whichever of them fails; then say what failed, a failure from before last."""
+    """Do all tasks, even if some fail; then say what failed, an earlier ``failure`` last."""
     failures: list[Exception] = []
     for task in tasks:
         try:

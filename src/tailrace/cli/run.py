@@ -26,32 +26,32 @@ def run(
     target: FlowTarget,
     *,
     seconds: Annotated[
-        float | None, typer.Option(help="How long to run; until Ctrl-C without it.")
+        float | None, typer.Option(help="How long to run; default: until Ctrl-C.")
     ] = None,
     plain: Annotated[
-        bool, typer.Option(help="As plain Spark runs it: stock settings, no chaining, no control.")
+        bool, typer.Option(help="Run as plain Spark would: stock settings, no chains, no control.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Directory for report and picture.")] = None,
     profile: Annotated[
-        Path | None, typer.Option(help="Write what predictions need of the run to this file.")
+        Path | None, typer.Option(help="Write a profile of the run, for predictions, to this file.")
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(help="Append what was predicted and came of it to this file.")
+        Path | None, typer.Option(help="Append predictions and their outcomes to this file.")
     ] = None,
     redact: Annotated[
         bool,
-        typer.Option(help="Leave what records and keys hold out of errors, reports and profiles."),
+        typer.Option(help="Keep contents of records and keys out of errors, reports and profiles."),
     ] = False,
     stop_within: Annotated[
         str | None,
-        typer.Option(help="How long stopping waits for the batch at hand, as in '30 s'."),
+        typer.Option(help="How long stopping waits for the current batch, such as '30 s'."),
     ] = None,
     master: Master = None,
     conf: Conf = None,
     after_restore: Annotated[
         bool,
         typer.Option(
-            help="The checkpoint went back: set aside newer batches of the output, compute again."
+            help="The checkpoint was restored from a copy: set newer output aside, recompute it."
         ),
     ] = False,
     as_json: AsJson = False,
@@ -90,7 +90,7 @@ def _save_profile(profile: Profile | None, path: Path) -> None:
 
     if profile is None:
         raise FlowFailed(
-            "The run was too short for a profile, or did not measure: let it run for a minute."
+            "The run was too short for a profile, or measured nothing: let it run for a minute."
         )
     save(profile, path)
 

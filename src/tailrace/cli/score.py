@@ -1,4 +1,4 @@
-"""``tailrace score``: past predictions against what happened."""
+"""``tailrace score``: past predictions compared with what happened."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def score(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hold past predictions against what happened."""
+    """Compare past predictions with what happened."""
     from tailrace.model.score import summed_up  # noqa: PLC0415 - commands import what they need
     from tailrace.profile.file import load  # noqa: PLC0415
     from tailrace.report.ledger import Ledger  # noqa: PLC0415
@@ -48,6 +48,6 @@ def score(
     if accuracy.scores:
         screen.show(
             f"Half of them were off by at most {result['median_abs_error']:.0%}, nine in ten by at "
-            f"most {result['p90_abs_error']:.0%}; {result['within_interval']:.0%} fell into their "
-            "interval, which is made for 90%."
+            f"most {result['p90_abs_error']:.0%}; {result['within_interval']:.0%} were within "
+            "their interval, which should hold 90%."
         )

@@ -1,4 +1,4 @@
-"""What commands show on a terminal: texts from outside are shown as they are, and steer nothing."""
+"""What commands show on a terminal: text from outside is shown literally, never interpreted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Screen(Console):
-    """Where people read results. A reader that went away is ours to deal with, not rich's."""
+    """The terminal. A reader that went away is handled by us, not by rich."""
 
     def on_broken_pipe(self) -> None:
-        """Leave the error to whoever has more to write."""
+        """Raise the error on to the caller, who may have more to write."""
         raise  # noqa: PLE0704 - it is called where the error is handled
 
 
@@ -35,7 +35,7 @@ def row(to: Table, *cells: str) -> None:
 
 
 def show(what: RenderableType) -> None:
-    """Print a table, or a text in a line of its own."""
+    """Print a table, or a text on a line of its own."""
     shown = printable(what) if isinstance(what, str) else what
     Screen(markup=False, emoji=False, highlight=False).print(shown)
 

@@ -21,7 +21,7 @@ def size(
     *,
     rate: options.Rate = None,
     bounds: options.Bounds,
-    most_cores: Annotated[int, typer.Option(help="The most cores to think of.")] = 16,
+    most_cores: Annotated[int, typer.Option(help="The most cores to consider.")] = 16,
     as_json: options.AsJson = False,
 ) -> None:
     """Find the cheapest plan that keeps a bound at a rate."""

@@ -1,4 +1,4 @@
-"""``tailrace validate``: predictions held against runs of known topologies."""
+"""``tailrace validate``: predictions compared with runs of known topologies."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def validate(
     *,
     quick: Quick = False,
     again: Annotated[
-        Path | None, typer.Option(help="Run nothing: judge the runs of this result once more.")
+        Path | None, typer.Option(help="Run nothing: judge the runs of this result again.")
     ] = None,
     anew: Annotated[
-        list[str] | None, typer.Option(help="With --again: run this topology anew, though.")
+        list[str] | None, typer.Option(help="With --again: rerun this topology only.")
     ] = None,
     out: OutFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run known topologies, predict each run from the others, and say how right that was."""
+    """Run known topologies, predict each run from the others, and say how accurate that was."""
     from tailrace.spark.validation import validate as validation  # noqa: PLC0415 - brings Spark along
 
     if anew and again is None:
-        raise InputError("--anew replaces runs of a result: name that with --again FILE.")
+        raise InputError("--anew replaces runs of an earlier result: name it with --again FILE.")
     if again is None:
         measure(validation, quick=quick, out=out, as_json=as_json)
         return

@@ -1,7 +1,7 @@
-"""From what Spark throws to one sentence that says what failed and what to do.
+"""Turns what Spark throws into one sentence that says what failed and what to do.
 
-Secrets that it quotes are masked. With ``redact`` nothing is quoted that may hold a part of a
-record: only what kind of failure it was, and where.
+Secrets in it are masked. With ``redact`` nothing is quoted that may contain part of a record: only
+what kind of failure it was, and where.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]*?(\w+(?:Exception|Error)): (.+)$",
 _WORKER_GONE = re.compile(
     r"Python worker exited unexpectedly|(?:Connection reset|Broken pipe)[\s\S]*api\.python\."
 )
-"""What the other end of a worker's socket says, depending on what it was about to do."""
+"""What the other end of a worker's socket reports, depending on what it was doing."""
 
 _OTHER_SCHEMA = re.compile(r"STATE_STORE_(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE")
-"""What Spark says when an aggregation or the like has changed between two runs."""
+"""What Spark reports when an aggregation or the like has changed between two runs."""
 
 _RAISED = {kind.__name__: kind for kind in (StepFailed, FlowFailed, InputError)}
 _OWN = re.compile(rf"tailrace\.errors\.({'|'.join(_RAISED)}): (.+)")
-"""What Tailrace itself raised in a worker comes back as text."""
+"""An error that Tailrace itself raised in a worker, which comes back as text."""
 
 
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\]")
@@ -51,29 +51,29 @@ def explained(error: BaseException | str, *, redact: bool = False) -> TailraceEr
     if other:
         return FlowFailed(
             "The checkpoint holds state of one of Spark's own operators for columns of other types "
-            f"than the flow now has ({other[0]}): give its keys and values the types that they "
-            "had, or start with a new checkpoint."
+            f"than the flow now has ({other[0]}): restore the types of its keys and values, or "
+            "start with a new checkpoint."
         )
     if _WORKER_GONE.search(text):
         return FlowFailed(
-            "A Python worker ended in the middle of its work, killed or out of memory: see to what "
-            "the steps and the machine have of it, and start again; a checkpoint resumes where it "
-            "stopped."
+            "A Python worker died while it was working, killed or out of memory: check how much "
+            "memory the steps use and the machine has, and start again; a checkpoint resumes where "
+            "it stopped."
         )
     cause = _kind_only(error) if redact else told(error)
     return FlowFailed(
-        f"The flow failed ({cause}): mend the cause and start again; a checkpoint resumes where it "
+        f"The flow failed ({cause}): fix the cause and start again; a checkpoint resumes where it "
         "stopped."
     )
 
 
 def told(error: BaseException | str) -> str:
-    """What an error says of its cause, in a line without secrets."""
+    """The cause of an error, in one line without secrets."""
     return masked((_first_cause(str(error)) or _named(error)).rstrip(" ."))
 
 
 def _kind_only(error: BaseException | str) -> str:
-    """The kind of an error, without what it says, which may be a part of a record."""
+    """The kind of an error, without its message, which may contain part of a record."""
     causes = _CAUSE.findall(str(error))
     own = "" if isinstance(error, str) else type(error).__name__
     kind, message = causes[-1] if causes else (own, str(error))
@@ -82,19 +82,19 @@ def _kind_only(error: BaseException | str) -> str:
 
 
 def may_quote(error: BaseException) -> bool:
-    """Whether what Spark says itself, beside our sentence, holds a secret."""
+    """Whether Spark's own text, shown next to our sentence, contains a secret."""
     return masked(str(error)) != str(error)
 
 
 def _step_failed(text: str) -> StepFailed:
-    """The worker leaves out the record, and what was said of it, where they are to be redacted."""
+    """The failure of a step; the worker has left out the record and the message if redacted."""
     facts = json.loads(text)
     problem = masked(" ".join(facts["error"].split()))
     record = facts.get("record")
     who = f"Step '{facts['step']}'"
-    remedy = "mend the step, or give it on_error='drop' or 'dead-letter'"
+    remedy = "fix the step, or give it on_error='drop' or 'dead-letter'"
     if facts["step"] == LAST:
-        who, remedy = "The function of the sink", "mend it, or what it writes to"
+        who, remedy = "The function of the sink", "fix it, or what it writes to"
     return StepFailed(
         f"{who} failed in batch {facts['batch']} on "
         f"{'a record' if record is None else f'the record {record}'} ({problem}): {remedy}."
@@ -102,7 +102,7 @@ def _step_failed(text: str) -> StepFailed:
 
 
 def _first_cause(text: str) -> str | None:
-    """What Spark's text names as the cause, the deepest one."""
+    """The deepest cause that Spark's text names."""
     causes = _CAUSE.findall(text)
     if not causes:
         return None
@@ -111,7 +111,7 @@ def _first_cause(text: str) -> str | None:
 
 
 def _named(error: BaseException | str) -> str:
-    """The first line of an error; of Python's own with its class, without which it says little."""
+    """The first line of an error, with the class of Python's own, which say little without it."""
     first = next(iter(str(error).strip().splitlines()), "")
     if isinstance(error, str | PySparkException):
         return first or "Spark gave no reason"

@@ -44,41 +44,41 @@ class Flow:
     """A pipeline with a declared latency.
 
     ``pipeline`` is an ordinary function from DataFrame to DataFrame, or to a dict of DataFrames by
-    the name of the output; ``sink`` is then a dict of sinks by the same names. ``source`` is a
-    streaming DataFrame, a function of the session that returns one, or a load to replay.
+    output name; ``sink`` is then a dict of sinks by the same names. ``source`` is a streaming
+    DataFrame, a function of the session that returns one, or a load to replay.
 
     Args:
-        name: how reports and Spark's own tools speak of the flow.
+        name: the name of the flow in reports and in Spark's own tools.
         source: where records come from.
         pipeline: what happens to them.
-        sink: where results go: something of ``tailrace.sinks``, or a function
+        sink: where results go: a sink from ``tailrace.sinks``, or a function
             ``(frame, batch_id)``.
-        arrived: the column that says when a record arrived. Without one, records are taken to
+        arrived: the column that says when a record arrived. Without one, records are assumed to
             have come evenly since the previous batch, and the report says so.
         checkpoint: the directory that a run leaves, and that a later run resumes from. Without
-            one, a run starts afresh and leaves nothing.
+            one, a run starts from scratch and leaves nothing.
         dead_letters: where records go that a step with ``on_error="dead-letter"`` raised on.
         interval: the adjustment interval, at the end of each of which plans may change.
-        start_interval: the batch interval to begin with, 0 for back to back; without one, a third
-            of the tightest bound where plans are enforced, else 0.
-        warm_up: how long intervals are shown but not counted, while the JVM gets warm.
+        start_interval: the first batch interval, 0 for back to back; by default, a third of the
+            tightest bound where plans are enforced, else 0.
+        warm_up: how long intervals are shown but not counted, while the JVM warms up.
         mode: ``enforce``, ``advise`` (decide, but change nothing) or ``observe``.
         backend: ``microbatch``, ``realtime`` for latencies of milliseconds, or ``auto`` for the
             cheaper of the two that keeps every constraint.
         executors: the least and the most executors that the flow may run on, on a cluster whose
             session ``tailrace.session(executors=...)`` built; without it their number is left
             alone. Steps with a ``scale`` get as many partitions as tasks run at once.
-        scaler: who decides their number: ``predictive`` unless told, ``reactive``, one of the
+        scaler: what decides their number: ``predictive`` (the default), ``reactive``, one of the
             rivals by name, or any ``Scaler``.
-        recovery: in real-time mode, how much of the input a crash may make the flow repeat: the
-            length of a real-time batch.
-        redact: leave out of errors, logs, reports and profiles what records hold: an error names
-            the step and the line, not the record, and keys go by pseudonyms that mean nothing
-            outside of the run. Dead letters are whole all the same.
-        stall: how long one call of a step may take before it is said to hang, with its stack: in a
-            warning, and in the report.
-        stop_within: how long stopping waits for the batch at hand; then it is given up, and
-            repeated by the next start from the checkpoint. 60 s unless told, in real-time mode
+        recovery: in real-time mode, how much of the input the flow may have to repeat after a
+            crash: the length of a real-time batch.
+        redact: keep the contents of records out of errors, logs, reports and profiles: an error
+            names the step and the line, not the record, and keys get pseudonyms that mean nothing
+            outside the run. Dead letters still hold whole records.
+        stall: how long one call of a step may take before it counts as hanging; it is then shown
+            with its stack, in a warning and in the report.
+        stop_within: how long stopping waits for the current batch; then the batch is given up, and
+            repeated by the next start from the checkpoint. By default 60 s, in real-time mode
             10 s.
     """
 
@@ -129,7 +129,7 @@ class Flow:
                 f"With backend={backend!r} the number of executors cannot change: leave out "
                 "executors, or write backend='microbatch'."
             )
-        scaler_of(scaler)  # refuses a name that means nothing
+        scaler_of(scaler)  # refuses an unknown name
         self.executors = None if executors is None else Limits(*executors)
         self.scaler = scaler
         self.redact = redact
@@ -152,9 +152,8 @@ class Flow:
         """Declare a latency to keep: ``flow.keep(mean="400 ms")``, ``flow.keep(p99="1 s")``.
 
         Over the records that enter in any ``every``, the mean or the quantile must stay within
-        the bound. ``path`` names the first and the last step that count; without it, the whole
-        way from arrival to visible result does. Several constraints may overlap: the tightest
-        demand wins.
+        the bound. ``path`` names the first and the last step that count; by default the whole way
+        from arrival to visible result counts. Constraints may overlap: the tightest demand wins.
         """
         if not bounds:
             raise ConstraintError('Nothing to keep: write flow.keep(mean="400 ms"), or p99="1 s".')
@@ -180,12 +179,13 @@ class Flow:
     ) -> Run:
         """Start the flow and return at once.
 
-        ``plan`` makes another plan to begin with; ``measured=False`` runs without measuring, and
-        so without control; ``on_measure`` is called with every finished batch.
+        ``plan`` makes another first plan; ``measured=False`` runs without measuring, and so
+        without control; ``on_measure`` is called with every finished batch.
 
-        With ``after_restore`` the flow goes on from a checkpoint that went back, as when an older
-        copy was put in place: batches in its output that the checkpoint does not know are set
-        aside, and their records are read and computed again. Without it such a start is refused.
+        With ``after_restore`` the flow resumes from a checkpoint that is older than the output,
+        for example one restored from a copy: batches in the output that the checkpoint does not
+        know are set aside, and their records are read and computed again. Without it such a start
+        is refused.
         """
         used = spark or session(kafka=self.uses_kafka)
         return Run(self, used, plan, measured, on_measure, after_restore=after_restore)
@@ -199,9 +199,9 @@ class Flow:
     ) -> Report:
         """Run for a number of seconds, or until interrupted, and report.
 
-        Ctrl-C ends the run as the time does: the batch at hand is finished, the checkpoint can be
-        resumed, the report is made. A second one gives up the batch at hand. ``after_restore`` is
-        as for ``start``.
+        Ctrl-C ends the run as if its time were up: the current batch is finished, the checkpoint
+        can be resumed, the report is made. A second Ctrl-C gives up the current batch.
+        ``after_restore`` is as for ``start``.
 
         Raises:
             TailraceError: If the flow fails; its ``report`` is what was measured until then.

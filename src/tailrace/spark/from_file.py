@@ -46,18 +46,18 @@ if TYPE_CHECKING:
 
 
 MOST_SOURCE_BYTES = 2**20
-"""Of a file that declares a flow: Python takes seconds to read longer ones."""
+"""The limit for a file that declares a flow: Python takes seconds to read longer ones."""
 
 
 def example(name: str) -> Path:
-    """An example that ships with the package, or stands beside its source."""
+    """An example that ships with the package, or is in the repository."""
     here = Path(__file__).resolve()
     shipped = here.parents[1] / "examples" / name
     return shipped if shipped.exists() else here.parents[3] / "examples" / name
 
 
 def find_flow(target: str) -> Flow:
-    """The flow that ``FILE:NAME`` speaks of; ``NAME`` may be a function that makes it."""
+    """The flow that ``FILE:NAME`` names; ``NAME`` may be a function that makes it."""
     path, colon, name = target.rpartition(":")
     if not colon or not path or not name:
         raise InputError(f"'{target}' does not name a flow: write FILE:FLOW, as in job.py:flow.")
@@ -76,7 +76,7 @@ def find_flow(target: str) -> Flow:
 
 
 def find_scaler(target: str) -> Scaler:
-    """The scaler that ``FILE:NAME`` or ``MODULE:NAME`` speaks of; ``NAME`` may be what makes it."""
+    """The scaler that ``FILE:NAME`` or ``MODULE:NAME`` names; ``NAME`` may be a factory of it."""
     place, _, name = target.rpartition(":")
     if not place or not name:
         raise InputError(
@@ -107,34 +107,34 @@ def _file(path: str, what: str) -> ModuleType:
 
 
 def _installed_module(name: str) -> ModuleType:
-    """A module that Python finds by its name."""
+    """A module that Python can import by name."""
     try:
         with naming_the_line(name):
             return importlib.import_module(name)
     except InputError as error:
         if isinstance(error.__cause__, ImportError | TypeError | ValueError):
             raise InputError(
-                f"Python finds no module {name}: name a file that ends in .py, or a module that "
-                "is installed."
+                f"Python cannot find the module {name}: name a file that ends in .py, or an "
+                "installed module."
             ) from error
         raise
 
 
 def _size(path: Path) -> int | None:
-    """The bytes of a file; None if there is none of that name, or it is no regular one."""
+    """The size of a file in bytes; None if it does not exist or is not a regular file."""
     try:
         return path.stat().st_size if path.is_file() else None
-    except OSError:  # longer than names can be, or not to be looked at
+    except OSError:  # the name is too long, or access is denied
         return None
 
 
 def send_by_value(module: ModuleType) -> None:
-    """Have the functions of a module sent to workers as they are, instead of imported there."""
+    """Have the functions of a module pickled by value, instead of imported by workers."""
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _module(path: Path) -> ModuleType:
-    """Import a file; its functions travel to workers by value, as workers do not have the file."""
+    """Import a file; its functions go to workers by value, since workers do not have the file."""
     spec = importlib.util.spec_from_file_location(f"tailrace_flow_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path} is not a Python file: name the file that declares the flow.")
@@ -148,17 +148,17 @@ def _module(path: Path) -> ModuleType:
 
 @contextmanager
 def naming_the_line(file: str | None = None) -> Iterator[None]:
-    """Turn whatever a user's code raises into one sentence that names the line, or the file."""
+    """Turn anything the user's code raises into one sentence that names the line, or the file."""
     try:
         yield
     except TailraceError:
         raise
-    except (Exception, SystemExit) as error:  # a script may end itself when it is imported
+    except (Exception, SystemExit) as error:  # a script may exit when it is imported
         raise _located(error, file) from error
 
 
 def _located(error: Exception | SystemExit, file: str | None) -> TailraceError:
-    """An error with the line of the user's that led to it, not one of Python's, Spark's or ours."""
+    """An error with the line of user code that led to it, not one of Python, Spark or Tailrace."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{f.filename}, line {f.lineno}," for f in frames if not _installed(f.filename)]
     said = f"{type(error).__name__}: {error}"
@@ -190,9 +190,9 @@ def run(
     redact: bool = False,
     after_restore: bool = False,
 ) -> Report:
-    """Run a flow, shown live where standard error is a terminal.
+    """Run a flow, and show it live if standard error is a terminal.
 
-    In a session of its own, which ends with it, unless one is running already.
+    It gets a session of its own, which ends with it, unless one is already running.
     """
     limits = flow.executors
     executors = None if limits is None else (limits.least, limits.most)
@@ -216,14 +216,14 @@ def repartition(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, int]:
-    """Spread the state of a flow anew, in a session for just that."""
+    """Repartition the state of a flow, in a session just for that."""
     with _session_for(flow, master=master, settings=settings) as spark:
         return respreading.repartition(flow, spark, partitions)
 
 
 @contextmanager
 def _session_for(flow: Flow, **how: Any) -> Iterator[SparkSession]:
-    """A session of a flow's own, which ends with the block, unless one is running already."""
+    """A session for one flow, which ends with the block, unless one is already running."""
     borrowed = running_session() is not None
     spark = session(flow.name, kafka=flow.uses_kafka, **how)
     try:
@@ -234,7 +234,7 @@ def _session_for(flow: Flow, **how: Any) -> Iterator[SparkSession]:
 
 
 def unchained(graph: Graph) -> Plan:
-    """The plan that plain Spark follows: back to back, a hand-over to Python for every step."""
+    """The plan of plain Spark: back to back, with a hand-over to Python for every step."""
     return Plan(0.0, tuple((name,) for name in graph.names))
 
 

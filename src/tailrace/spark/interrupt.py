@@ -1,4 +1,4 @@
-"""Ctrl-C, or SIGTERM, as a request to end, not as an exception in the middle of something."""
+"""Ctrl-C, or SIGTERM, as a request to end instead of an exception in the middle of something."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ if TYPE_CHECKING:
     from types import FrameType
 
 ASKING = (signal.SIGINT, signal.SIGTERM)
-"""What a terminal sends, and what supervisors of services and containers do."""
+"""What a terminal sends, and what supervisors of services and containers send."""
 
 
 @contextmanager
 def ctrl_c(again: Callable[[], None] | None = None) -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets, for a gentle end; the second interrupts as always.
+    """An event that the first Ctrl-C sets, for a clean end; the second interrupts as usual.
 
-    With ``again`` the second calls that, to hurry the end, and the third interrupts.
+    With ``again`` the second calls that, to speed up the end, and the third interrupts.
 
-    SIGTERM does the same: it would otherwise end Python on the spot, and whatever is to be removed
-    at the end would stay. PySpark's own handler stands aside meanwhile: it would cancel the batch
-    at hand. And nothing is raised into the wait for a thread, which Python 3.11 and 3.12 would then
-    take for ended.
+    SIGTERM does the same: otherwise it would end Python on the spot, without cleaning up. PySpark's
+    own handler is replaced meanwhile, since it would cancel the current batch. And nothing is
+    raised while waiting for a thread, which Python 3.11 and 3.12 would then consider ended.
     """
     asked = threading.Event()
     acts = iter((asked.set,) if again is None else (asked.set, again))

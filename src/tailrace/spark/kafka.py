@@ -1,8 +1,8 @@
-"""Kafka as the source and as the sink of a flow, by Spark's own connector.
+"""Kafka as the source and as the sink of a flow, through Spark's own connector.
 
 The connector is not part of PySpark; ``connector.py`` finds it, and a session gets it when it is
-built. What is wrong with the address or with the topic is said before a query starts: Spark itself
-would say so a minute later, and at length.
+built. A wrong address or topic is reported before a query starts: Spark itself would report it a
+minute later, and at length.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONNECT_S = 3.0
 """How long a server may take to accept a connection."""
 
 ANSWER_S = 5.0
-"""How long a server may take to answer the first question."""
+"""How long a server may take to answer the first request."""
 
 ASK_MS = 10_000
 """How long Kafka may take to say where a topic ends, before a query starts."""
@@ -53,28 +53,28 @@ _OURS = frozenset(
     {"kafka.bootstrap.servers", "subscribe", "subscribepattern", "assign", "topic"}
     | {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"}
 )
-"""Options that the arguments of a source or a sink stand for, as Spark compares them."""
+"""Options that the arguments of a source or a sink set, in lower case as Spark compares them."""
 
 _PROTOCOL = "kafka.security.protocol"
 _PRODUCER = "org.apache.kafka.clients.producer.KafkaProducer"
 _API_VERSIONS = 18
 _NUMBER = 7261
-"""Any number: a Kafka repeats the one that it was asked with."""
+"""An arbitrary correlation id, which Kafka repeats in its answer."""
 
 _PROMPT = {"kafka.linger.ms": "0"}
-"""A record is sent when it is there, and others only join it while the one before is under way.
-That has been the default until Kafka 4, whose clients wait 5 ms for company."""
+"""Send a record at once; records are batched only while the previous request is under way. That
+was the default before Kafka 4, whose clients wait 5 ms for more records."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """A topic, read from its end (or its beginning) on, and afterwards from the checkpoint.
+    """A topic, first read from its end (or its beginning), later from the checkpoint.
 
     The columns are ``key`` and ``value`` (as text), ``topic``, ``partition``, ``offset`` and
-    ``timestamp``. A record arrived at its timestamp: when it was sent, or, for a topic with
-    ``message.timestamp.type=LogAppendTime``, when the broker had it. ``options`` are further ones
-    of the connector's, such as ``kafka.security.protocol``; they are never shown, since some are
-    passwords.
+    ``timestamp``. A record counts as arrived at its timestamp: when it was sent, or, for a topic
+    with ``message.timestamp.type=LogAppendTime``, when the broker received it. ``options`` are
+    further options of the connector, such as ``kafka.security.protocol``; they are never shown,
+    since some are passwords.
     """
 
     servers: str
@@ -87,7 +87,7 @@ class KafkaSource:
         _check(self.servers, self.topic, self.options)
         if self.starting not in _STARTING:
             raise InputError(
-                f"A topic cannot be read from its '{self.starting}' on: write 'latest' or "
+                f"A topic cannot be read starting at '{self.starting}': write 'latest' or "
                 "'earliest'."
             )
 
@@ -113,10 +113,10 @@ class KafkaSource:
 class KafkaSink:
     """A topic that results are sent to: the column ``value`` and, if there is one, ``key``.
 
-    Every record is sent at least once. A batch that is done again after a crash is sent again:
-    Kafka has no place where Spark could leave the number of the batch. Whoever reads the topic
-    tells a repeated record by what is in it. A topic that is missing is created where the broker
-    creates topics that are sent to, and refused at the start where it does not.
+    Every record is sent at least once. A batch that is repeated after a crash is sent again: Kafka
+    has no place where Spark could store the number of the batch. Readers of the topic recognise a
+    repeated record by its contents. A missing topic is created if the broker creates topics on
+    first use, and otherwise refused at the start.
     """
 
     servers: str
@@ -128,7 +128,7 @@ class KafkaSink:
         _check(self.servers, self.topic, self.options)
 
     def prepare(self, spark: SparkSession, identity: str) -> None:  # noqa: ARG002 - Sink's signature
-        """Make sure that there is a Kafka to send to, and the topic."""
+        """Make sure that Kafka can be reached and that the topic exists."""
         require_connector(spark)
         require_reachable(self.servers, self.options)
         try:
@@ -137,7 +137,7 @@ class KafkaSink:
             _require_created(spark, self)
 
     def check(self, schema: StructType) -> None:
-        """Refuse records that Kafka has no place for; known as soon as the flow is traced."""
+        """Refuse columns that Kafka cannot take; known as soon as the flow is traced."""
         kinds = {column.name: column.dataType.simpleString() for column in schema}
         odd = [f"{name} ({kind})" for name, kind in kinds.items() if not _sendable(name, kind)]
         if odd or "value" not in kinds:
@@ -159,7 +159,7 @@ class KafkaSink:
         return {**_PROMPT, **servers, **self.options}
 
     def attach(self, frame: DataFrame) -> DataStreamWriter:
-        """A writer of the stream itself, which is what real-time mode needs."""
+        """A writer for the stream itself, which real-time mode needs."""
         self.check(frame.schema)
         return frame.writeStream.format(FORMAT).options(**self.stream_options())
 
@@ -171,7 +171,7 @@ def source(
     starting: str = "latest",
     options: Mapping[str, str] | None = None,
 ) -> KafkaSource:
-    """A source that reads a topic, from its ``latest`` or its ``earliest`` record on."""
+    """A source that reads a topic, starting at its ``latest`` or its ``earliest`` record."""
     return KafkaSource(servers, topic, starting, options or {})
 
 
@@ -194,16 +194,16 @@ def require_reachable(servers: str, options: Mapping[str, str] | None = None) ->
             with socket.create_connection((host, port), timeout=CONNECT_S) as connection:
                 if "SSL" in protocol.upper() or _answers(connection):
                     return
-            refusals.append(f"{host}:{port}: what listens there does not answer as Kafka does")
+            refusals.append(f"{host}:{port}: the server there does not answer like Kafka")
         except OSError as error:
             refusals.append(f"{host}:{port}: {error.strerror or error}")
     raise EnvironmentUnfit(
-        f"Kafka cannot be reached ({'; '.join(refusals)}): start it, or mend the address."
+        f"Kafka cannot be reached ({'; '.join(refusals)}): start it, or fix the address."
     )
 
 
 def _answers(connection: socket.socket) -> bool:
-    """Ask which requests the other side knows, which a Kafka answers before anything else."""
+    """Ask which requests the other side supports, which Kafka answers before anything else."""
     connection.settimeout(ANSWER_S)
     try:
         connection.sendall(struct.pack(">ihhih", 10, _API_VERSIONS, 0, _NUMBER, -1))
@@ -214,7 +214,7 @@ def _answers(connection: socket.socket) -> bool:
 
 
 def _partitions(spark: SparkSession, servers: str, topic: str, options: Mapping[str, str]) -> int:
-    """Ask for the partitions of a topic, through Spark and so with all that a query asks with."""
+    """Ask for the partitions of a topic, through Spark and so with all options of a query."""
     quick = {
         "kafka.default.api.timeout.ms": str(ASK_MS),
         "kafka.request.timeout.ms": str(ASK_MS // 2),
@@ -233,23 +233,23 @@ class _Missing(EnvironmentUnfit):
 
 
 def _refusal(servers: str, topic: str, said: str) -> EnvironmentUnfit:
-    """Why Kafka does not give a topic, from the names that its client gives the reasons."""
+    """Why Kafka does not give access to a topic, by the exception that its client names."""
     if "UnknownTopicOrPartition" in said:
         return _Missing(
-            f"Kafka at {servers} has no topic '{topic}': create the topic, or mend its name."
+            f"Kafka at {servers} has no topic '{topic}': create the topic, or fix its name."
         )
     if "AuthorizationException" in said:
         return EnvironmentUnfit(
-            f"Kafka at {servers} denies this user the topic '{topic}': have the right to it "
-            "granted, or mend the credentials in the options."
+            f"Kafka at {servers} denies this user the topic '{topic}': ask for access to it, or "
+            "fix the credentials in the options."
         )
     if "AuthenticationException" in said:
         return EnvironmentUnfit(
-            f"Kafka at {servers} refuses the credentials ({_deepest(said)}): mend them in the "
+            f"Kafka at {servers} refuses the credentials ({_deepest(said)}): fix them in the "
             "options."
         )
     return EnvironmentUnfit(
-        f"Kafka at {servers} does not give the topic '{topic}' ({_deepest(said)}): mend that, or "
+        f"Kafka at {servers} cannot read the topic '{topic}' ({_deepest(said)}): fix that, or "
         "the options."
     )
 
@@ -260,10 +260,10 @@ def _deepest(said: str) -> str:
 
 
 def _require_created(spark: SparkSession, sink: KafkaSink) -> None:
-    """Have a broker that creates topics when they are first sent to create this one, or refuse.
+    """Have the broker create the topic, or refuse if it does not create topics on first use.
 
     A producer asks for a topic in the way that creates it. Asking here takes seconds; the first
-    batch would ask for a minute (``kafka.max.block.ms``) and fail with pages.
+    batch would ask for a minute (``kafka.max.block.ms``) and fail with pages of errors.
     """
     settings = {**sink.stream_options(), "kafka.max.block.ms": str(ASK_MS // 2)}
     producer = _producer(spark, settings)
@@ -275,14 +275,14 @@ def _require_created(spark: SparkSession, sink: KafkaSink) -> None:
             raise _refusal(sink.servers, sink.topic, said) from error
         raise EnvironmentUnfit(
             f"Kafka at {sink.servers} has no topic '{sink.topic}' and does not create it: create "
-            "the topic, or mend its name."
+            "the topic, or fix its name."
         ) from error
     finally:
         producer.close()
 
 
 def _producer(spark: SparkSession, options: Mapping[str, str]) -> Any:
-    """A producer of Kafka's Java client, wherever the session has that from."""
+    """A producer of Kafka's Java client, wherever the session loads it from."""
     context: Any = spark.sparkContext
     jvm = context._jvm
     settings = {
@@ -308,9 +308,7 @@ def _check(servers: str, topic: str, options: Mapping[str, str]) -> None:
         )
     for name in options:
         if name.lower() in _OURS:
-            raise InputError(
-                f"The option '{name}' says what the arguments say already: leave it out."
-            )
+            raise InputError(f"The option '{name}' is already set by an argument: leave it out.")
 
 
 def _addresses(servers: str) -> list[tuple[str, int]]:
@@ -319,8 +317,8 @@ def _addresses(servers: str) -> list[tuple[str, int]]:
         host, _, port = server.strip().rpartition(":")
         if not host or not re.fullmatch(r"\d{1,5}", port) or not 0 < int(port) < 2**16:
             raise InputError(
-                f"'{server.strip()}' is not the address of a Kafka server: write host:port, and "
-                "commas between several."
+                f"'{server.strip()}' is not the address of a Kafka server: write host:port, or "
+                "several separated by commas."
             )
         found.append((host.strip("[]"), int(port)))
     return found

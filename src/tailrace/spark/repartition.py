@@ -1,8 +1,8 @@
-"""Other partitions for the state of a flow that is stopped: of keyed steps, and of Spark's own.
+"""Repartitions the state of a stopped flow, of keyed steps and of Spark's own operators.
 
-Which partition a key belongs to follows from their number, so that state fixes it. Between two runs
-it can be changed: what keyed steps remember is spread anew by Spark's own hash, and the state of
-Spark's operators by its checkpoint manager (since Spark 4.2), which makes a batch of that.
+The partition of a key depends on the number of partitions, so state fixes that number. Between two
+runs it can be changed: the state of keyed steps is redistributed by Spark's own hash, and the state
+of Spark's operators by its checkpoint manager (since Spark 4.2), as a batch of its own.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 SPARKS = "Spark's operators"
-"""What a result calls the state that is not of keyed steps."""
+"""The name, in results, of state that does not belong to keyed steps."""
 
 
 def repartition(flow: Flow, spark: SparkSession, partitions: int) -> dict[str, int]:
-    """Spread all state of a stopped flow anew; what was spread, and over how many before.
+    """Spread all state of a stopped flow anew; returns what was spread, with its old number.
 
-    The state is that of the last batch that was committed. One that was begun after it is run
-    again by the next start; if state of Spark's operators is to move, that must come first. What
-    has this number already stays as it is. Whatever ends this early, all state is there, under
-    its old number or the new one, and doing it once more does the rest.
+    The state is that of the last committed batch. A batch that was begun after it is run again by
+    the next start; if state of Spark's operators is to move, that must come first. State that
+    already has this number of partitions stays as it is. If this is interrupted, all state is
+    still there, under its old number or the new one, and a repeated call does the rest.
     """
     if flow.checkpoint is None:
         raise InputError(
@@ -65,10 +65,10 @@ def repartition(flow: Flow, spark: SparkSession, partitions: int) -> dict[str, i
 
 
 def _spread(flow: Flow, directory: Path, spark: SparkSession, partitions: int) -> dict[str, int]:
-    """Spread what keyed steps remember, then the state of Spark's operators.
+    """Spread the state of keyed steps, then the state of Spark's operators.
 
-    Spark makes a batch of its part, though no step sees one. So where it has a part, every step
-    gets a version for that batch too, also one that is spread as it should be.
+    Spark makes a batch of its part, though no step sees one. So if it has a part, every step gets
+    a version for that batch too, even a step that already has the right number of partitions.
     """
     log = BatchLog(directory / "checkpoint")
     version = log.committed
@@ -94,11 +94,11 @@ def _spread(flow: Flow, directory: Path, spark: SparkSession, partitions: int) -
 
 
 def _check_begun(flow: Flow, log: BatchLog, committed: int, partitions: int) -> None:
-    """Refuse a batch that was begun and not committed where Spark would, before anything changes.
+    """Refuse a begun but uncommitted batch where Spark would, before anything changes.
 
-    Spark does not spread the state of its operators behind such a batch, for the batch could then
-    not be run again. One that is of such a spreading itself, known by another number of
-    partitions, it takes up again, and does nothing else before that.
+    Spark does not repartition its operators' state after such a batch, because the batch could
+    then not be run again. If the batch is itself an unfinished repartitioning (it has another
+    number of partitions), Spark only resumes that one.
     """
     begun = log.begun
     if begun <= committed:
@@ -107,13 +107,13 @@ def _check_begun(flow: Flow, log: BatchLog, committed: int, partitions: int) -> 
     if wanted != theirs:
         if wanted != partitions:
             raise InputError(
-                f"The state of flow '{flow.name}' was to be spread over {wanted} partitions, and "
-                f"that was ended half-way: spread it over {wanted} first."
+                f"Spreading the state of flow '{flow.name}' over {wanted} partitions was "
+                f"interrupted: spread it over {wanted} first."
             )
     elif theirs not in {None, partitions}:
         raise InputError(
-            f"Flow '{flow.name}' was ended in the middle of batch {begun}, behind which the state "
-            "of Spark's operators cannot be spread: start the flow once, stop it, then spread anew."
+            f"Flow '{flow.name}' was ended in the middle of batch {begun}, so the state of Spark's "
+            "operators cannot be spread yet: start the flow once, stop it, then try again."
         )
 
 
@@ -131,8 +131,8 @@ def _key_types(flow: Flow, spark: SparkSession) -> Mapping[str, tuple[str, ...]]
 def _check_provider(settings: Mapping[str, str]) -> None:
     if settings.get(PROVIDER) != ROCKSDB:
         raise InputError(
-            "The state of Spark's operators is kept in its plain files, which it cannot spread "
-            f"anew: start with a new checkpoint, and with {PROVIDER}={ROCKSDB}."
+            "The state of Spark's operators is not kept in RocksDB, so Spark cannot spread it: "
+            f"start with a new checkpoint, and with {PROVIDER}={ROCKSDB}."
         )
 
 

@@ -1,4 +1,4 @@
-"""Run: a flow that is running, on one backend or the other."""
+"""Run: a flow that is running, on either backend."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from tailrace.spark.sources import Opened
 
 LOOK_S = 0.5
-"""How often a run is looked at."""
+"""How often a run is checked."""
 
 NO_ARRIVALS = (
-    "No column says when records arrived: they are taken to have come evenly since the previous "
+    "No column says when records arrived: they are assumed to have come evenly since the previous "
     "batch."
 )
 
@@ -127,12 +127,12 @@ class Run:
             raise
 
     def _temporary_directory(self) -> Path:
-        """A place for a checkpoint that nobody will resume."""
+        """A directory for a checkpoint that will not be resumed."""
         made = tempfile.TemporaryDirectory(prefix="tailrace-", ignore_cleanup_errors=True)
         return Path(self._held.enter_context(made))
 
     def _slots(self, spark: SparkSession) -> int:
-        """How many tasks run at once; with executors that come and go, to begin with."""
+        """How many tasks run at once; if executors come and go, at the start."""
         if self._executors is None or self._limits is None:
             return spark.sparkContext.defaultParallelism
         return max(self._limits.least, len(self._executors.ready())) * self._executors.cores
@@ -165,10 +165,10 @@ class Run:
         )
 
     def _plan_on(self, backend: Backend) -> Plan:
-        """The plan to begin with on a backend; keyed steps keep the partitions that they have."""
+        """The plan to start with on a backend; keyed steps keep their partitions."""
         flow, slots = self.flow, self._slots(self._job.spark)
         live = backend is Backend.REALTIME
-        # Real-time mode holds a slot for every partition, so it begins with one for each.
+        # Real-time mode holds a slot for every partition, so it starts with one for each.
         few = 1 if live or flow.backend == AUTO else slots
         plan = first_plan(self._graph, flow.recovery_ms if live else self._first_interval_ms(), few)
         if self._limits is not None:
@@ -179,7 +179,7 @@ class Run:
         return replace(plan, backend=backend, partitions=plan.partitions | self._fixed())
 
     def _kept(self, plan: Plan) -> Plan:
-        """A plan as it was given, with the partitions that keyed steps have, or else begin with."""
+        """The given plan, with the partitions that keyed steps have, or else start with."""
         usual = first_plan(self._graph, 0.0, self._slots(self._job.spark)).partitions
         keyed = {s.name: usual[s.name] for s in self._graph.steps if s.keyed_by}
         return replace(plan, partitions=keyed | self._fixed() | dict(plan.partitions))
@@ -192,13 +192,13 @@ class Run:
         return first_interval_ms(flow.constraints, flow.interval_ms) if enforced else 0.0
 
     def _fixed(self) -> dict[str, int]:
-        """The partitions that the state of keyed steps is spread over already."""
+        """The partitions that the state of keyed steps is already spread over."""
         names = self._graph.names
         found = {name: partitions_of(self._checkpoint.state_of(name)) for name in names}
         return {name: partitions for name, partitions in found.items() if partitions}
 
     def _launch(self, plan: Plan, other_tasks: int) -> None:
-        """Make the backend of a plan that was found fit to run."""
+        """Create the backend for a plan that passed the checks."""
         job, graph, tell = self._job, self._graph, self._steering.tell
         if plan.backend is Backend.REALTIME:
             self._backend = RealTime(job, graph, plan, tell, other_tasks=other_tasks)
@@ -220,9 +220,9 @@ class Run:
         return Pool(self._executors, self._meter.hold, steered=self.flow.mode is Mode.ENFORCE)
 
     def _other_tasks(self, plan: Plan) -> int:
-        """The tasks that a plan holds slots for beside those of its partitions.
+        """The tasks that a plan holds slots for besides those of its partitions.
 
-        A plan that real-time mode could not run, or that finds no slots, is refused before anything
+        A plan that real-time mode could not run, or that has no slots, is refused before anything
         is stopped for it.
         """
         if plan.backend is not Backend.REALTIME:
@@ -242,10 +242,10 @@ class Run:
             self._switch.ask(action)
 
     def _change_to(self, backend: Backend) -> None:
-        """Go on with the other backend from where this one stops.
+        """Continue on the other backend from where this one stops.
 
         Raises:
-            TailraceError: If that one could not run; then this one goes on.
+            TailraceError: If the other one could not run; then this one continues.
         """
         with self._turn:
             if self._ended or backend is self._backend.plan.backend:
@@ -259,7 +259,7 @@ class Run:
                 self._notes += self._backend.notes()
                 self._stalls += self._backend.stalls.found
                 self._launch(plan, other_tasks)
-                with suppress(TailraceError):  # it is the failure of the new backend, and reported
+                with suppress(TailraceError):  # the new backend keeps its failure, and reports it
                     self._backend.start()
                 self._restarts_ms.append((time.monotonic() - began) * 1e3)
 
@@ -275,7 +275,7 @@ class Run:
         return open_source(self.flow.source, self.flow.arrived, spark, self._directory)
 
     def _resume(self, read: Traced, after_restore: bool) -> tuple[str, ...]:
-        """Refuse what the checkpoint does not fit; what a report should say of what was changed."""
+        """Refuse changes that do not fit the checkpoint; returns notes for the report on others."""
         flow = self.flow
         formerly = {step.name: step.formerly for step in read.graph.steps if step.formerly}
         told = self._checkpoint.adopt(flow.name, read.layouts, formerly)
@@ -292,13 +292,13 @@ class Run:
         wants = [s.name for s in graph.steps if s.on_error is OnError.DEAD_LETTER]
         if wants and self.flow.dead_letters is None:
             raise InputError(
-                f"Step '{wants[0]}' has on_error='dead-letter' and the flow has nowhere to put "
+                f"Step '{wants[0]}' has on_error='dead-letter', but the flow has nowhere to put "
                 "dead letters: give it Flow(..., dead_letters=sink)."
             )
         if wants and not measured:
             raise InputError(
                 f"Step '{wants[0]}' has on_error='dead-letter', and dead letters travel with the "
-                "measurements: run the flow measured."
+                "measurements: run the flow with measured=True."
             )
 
     def _job_of(self, spark: SparkSession, opened: Opened, measured: bool) -> Job:
@@ -320,15 +320,15 @@ class Run:
         )
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait at most so long; whether the flow has ended by itself, which means it failed."""
+        """Wait up to the given time; True if the flow ended by itself, which means it failed."""
         backend = self._backend
         if not backend.wait(seconds):
             return False
         with self._turn:
-            return backend is self._backend  # else the other one runs now
+            return backend is self._backend  # if not, the other one runs now
 
     def looks(self, seconds: float | None, asked_to_end: Event) -> Iterator[None]:
-        """The moments at which to look at the run, until its time is up, it fails, or is ended."""
+        """Yield whenever the run should be checked, until its time is up, it fails or is ended."""
         left = seconds
         while (left is None or left > 0) and not asked_to_end.is_set():
             step = LOOK_S if left is None else min(LOOK_S, left)
@@ -338,21 +338,21 @@ class Run:
             yield
 
     def hurry(self, within: str | float = 0.0) -> None:
-        """Wait no longer than this for the batch at hand, from now on, when the run is stopped."""
+        """From now on, wait no longer than this for the current batch when the run is stopped."""
         self._backend.hurry(duration_ms(within) / 1e3)
 
     def stop(self, within: str | float | None = None) -> Report:
-        """Finish the batch at hand, end, and report.
+        """Finish the current batch, end, and report.
 
-        A batch that has not ended ``within`` that time is given up, which the report says: a start
-        from the same checkpoint repeats it. Without it the flow's own ``stop_within`` counts.
+        A batch that takes longer than ``within`` (by default the flow's own ``stop_within``) is
+        given up, and the report says so: a start from the same checkpoint repeats it.
 
         Raises:
             TailraceError: If the flow had failed; its ``report`` is what was measured until then.
         """
         within_ms = self.flow.stop_within_ms if within is None else duration_ms(within)
         within_s = self._backend.STOP_WITHIN_S if within_ms is None else within_ms / 1e3
-        self._backend.hurry(within_s)  # also where it is being stopped for the other one
+        self._backend.hurry(within_s)  # also if it is being stopped for the other one
         with self._turn:
             self._ended = True
         if self._switch is not None:
@@ -367,7 +367,7 @@ class Run:
         return report
 
     def report(self) -> Report:
-        """What happened so far."""
+        """What has happened so far."""
         return report_of(
             self.flow.name,
             self.controller.log,
@@ -382,12 +382,12 @@ class Run:
 
 
 def _limits(wanted: Limits | None, executors: Executors | None) -> Limits | None:
-    """The executors that may be, with the cores that each has here."""
+    """The limits on executors, with the cores that each has here."""
     if wanted is None or executors is None:
         return None
     if executors.most is not None and wanted.most > executors.most:
         raise EnvironmentUnfit(
-            f"The flow may have {wanted.most} executors, and spark.cores.max of this session "
+            f"The flow may have {wanted.most} executors, but spark.cores.max of this session "
             f"allows {executors.most} of {executors.cores} cores: raise it, or ask for fewer."
         )
     return replace(wanted, cores=executors.cores)

@@ -1,4 +1,4 @@
-"""The session that has the settings that latency needs."""
+"""A session with the settings that low latency needs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 STACK = "-Xss16m"
-"""When a query is stopped, Spark searches what Python says of that by a pattern that goes one call
-deeper for each character of it, and the usual stack of a megabyte may not do."""
+"""When a query is stopped, Spark matches Python's error text against a pattern that recurses once
+for each character, and the default stack of a megabyte may be too small for that."""
 
 _MASTER = re.compile(r"local(\[([1-9]\d*|\*)(,\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 _CLUSTER_HERE = f"spark://{HOST}:"
 _ADDRESSES = ("spark.driver.host", "spark.driver.bindAddress")
 _ADDRESSED = {"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"}
-"""The variables by which Spark is told the address of a machine."""
+"""The environment variables that give Spark the address of a machine."""
 
 _BUILDING = Lock()
 """Flows may be started from several threads, and there is one session for all."""
@@ -53,14 +53,14 @@ def session(
 ) -> SparkSession:
     """A Spark session that is fit for low latency.
 
-    With no session running, one is built (``local[*]`` unless ``master`` says otherwise). A
-    session that the user made is used as it is: nothing of it is overwritten, and what it lacks
-    is what ``tailrace doctor`` and the report of a flow will say. ``settings`` are the user's own
-    and win over ours. A ``plain`` session has none of ours: it is what Spark gives by default,
-    for comparison. With ``executors=(least, most)`` a session on a cluster begins with the least
-    of them, of one core each unless ``settings`` say otherwise, and leaves their number to flows.
-    With ``kafka=True`` it has Spark's Kafka connector, which is looked for in the cache and by
-    Maven coordinates; ``kafka="folder"`` names a folder that has its jars.
+    If no session is running, one is built (``local[*]`` unless ``master`` says otherwise). A
+    session that the user made is used as it is: nothing in it is overwritten, and ``tailrace
+    doctor`` and the report of a flow say what it lacks. ``settings`` are the user's own and win
+    over ours. A ``plain`` session has none of ours: it is what Spark creates by default, for
+    comparison. With ``executors=(least, most)`` a session on a cluster starts with the least, of
+    one core each unless ``settings`` say otherwise, and leaves their number to flows. With
+    ``kafka=True`` it has Spark's Kafka connector, which is searched for in the cache and by Maven
+    coordinates; ``kafka="folder"`` names a folder that has its jars.
     """
     with _BUILDING:
         running = running_session()
@@ -130,7 +130,7 @@ def _built(
 
 
 def _require_or_stop(built: SparkSession) -> None:
-    """End a session that has no connector after all: one that took over a JVM built without it."""
+    """End a session without the connector: it may have taken over a JVM that was built without."""
     try:
         require_connector(built)
     except EnvironmentUnfit:
@@ -139,10 +139,10 @@ def _require_or_stop(built: SparkSession) -> None:
 
 
 def few_executors(least: int, most: int, cores: int) -> dict[str, str]:
-    """Begin with few executors, and leave room for more.
+    """Start with few executors, and leave room for more.
 
-    Without dynamic allocation a standalone cluster gives an application all that it may have, at
-    once. So the session begins with it, and it is switched off as soon as there is a session.
+    Without dynamic allocation a standalone cluster gives an application everything it may have, at
+    once. So the session starts with it, and switches it off as soon as the session exists.
     """
     return {
         "spark.executor.cores": str(cores),
@@ -156,7 +156,7 @@ def few_executors(least: int, most: int, cores: int) -> dict[str, str]:
 
 
 def _cores(settings: Mapping[str, str]) -> int:
-    """How many cores the user wants an executor to have; one if nothing is said."""
+    """How many cores the user wants an executor to have; one by default."""
     said = str(settings.get("spark.executor.cores", 1)).strip()
     if not said.isdecimal() or not int(said):
         raise InputError(
@@ -166,11 +166,11 @@ def _cores(settings: Mapping[str, str]) -> int:
 
 
 def on_loopback(master: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Have the driver listen on loopback where all who speak to it are on this machine.
+    """Have the driver listen on loopback if everything that connects to it is on this machine.
 
-    A session in one process listens as well, and without this on whatever address the name of the
-    machine stands for. Where the user has said anything of addresses, all of it is theirs: half of
-    each would have the driver listen in one place and be looked for in another.
+    A session in one process listens as well, by default on whatever address the machine's name
+    resolves to. If the user set any address, none is set here: a mix of both would have the driver
+    listen on one address and be looked for on another.
     """
     here = master == "local" or master.startswith(("local[", _CLUSTER_HERE))
     if not here or settings.keys() & set(_ADDRESSES) or os.environ.keys() & _ADDRESSED:
@@ -179,7 +179,7 @@ def on_loopback(master: str, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _not_started(said: str) -> TailraceError:
-    """Why there is no session: a setting of the user's, a port, or what Spark gives as cause."""
+    """Why there is no session: a setting of the user's, a port, or the cause that Spark gives."""
     setting = re.search(r"The value '(.*)' in the config \"(.+)\" is invalid", said)
     if setting:
         value = masked_value(setting[2], setting[1])
@@ -188,18 +188,18 @@ def _not_started(said: str) -> TailraceError:
     if "Address already in use" in said or in_use:
         service = in_use[2] if in_use else "Spark"
         return EnvironmentUnfit(
-            f"A port that {service} wants is in use: free it, or set spark.driver.port and "
+            f"A port that {service} needs is in use: free it, or set spark.driver.port and "
             "spark.driver.blockManager.port to others, or to 0 for any."
         )
     lines = said.strip().splitlines()
     cause = next((line[2:] for line in lines if line.startswith(": ")), lines[0])
     return EnvironmentUnfit(
-        f"Spark did not start ({masked(cause)}): mend that, or the settings that Spark was given."
+        f"Spark did not start ({masked(cause)}): fix that, or the settings given to Spark."
     )
 
 
 def _plumbing() -> dict[str, str]:
-    """What the session needs to find our classes and to keep quiet."""
+    """What the session needs to find our classes and to log little."""
     return {
         "spark.jars": str(JAR),
         "spark.driver.extraClassPath": str(JAR),
@@ -207,7 +207,7 @@ def _plumbing() -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.redaction.regex": NAMES,  # Spark's own does not know of JAAS, for one
+        "spark.redaction.regex": NAMES,  # Spark's own misses JAAS, for example
     }
 
 

@@ -1,7 +1,7 @@
-"""The settings that latency needs, each with its reason.
+"""The settings that low latency needs, each with its reason.
 
-Half of the latency of a small batch is settings. This module owns them all: ``session.py`` builds
-a session with them, ``findings`` says what a session lacks.
+Half of the latency of a small batch depends on settings. This module owns them all: ``session.py``
+builds a session with them, ``findings`` says what a session lacks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing"
 class Setting:
     """A Spark setting, the value that it needs, why, and whether it can be set on a live session.
 
-    ``cost`` is what going without costs, for whoever must decide.
+    ``cost`` is what it costs to go without, to help the user decide.
     """
 
     key: str
@@ -40,14 +40,14 @@ SETTINGS = (
     Setting(
         "spark.hadoop.fs.file.impl",
         "tailrace.cluster.LocalFiles",
-        "local files are created without a helper process each",
+        "local files are created without starting a process for each",
         live=False,
         cost="about 60 ms a batch for the query's log, and more for file sinks",
     ),
     Setting(
         "spark.python.daemon.module",
         "tailrace.spark.worker.daemon",
-        "workers do not walk through all they have loaded after every task",
+        "workers do not collect garbage over all that they have loaded after every task",
         live=False,
         cost="about 13 ms of a core after every Python task",
     ),
@@ -56,12 +56,12 @@ SETTINGS = (
         "tailrace.Extension",
         "in real-time mode records go to Python one by one, or in batches of a chosen age",
         live=False,
-        cost="real-time mode: without it a flow cannot run in it",
+        cost="real-time mode, which needs it",
     ),
     Setting(
         "spark.shuffle.streaming.networkBufferMaxWaitTimeMs",
         "1",
-        "the shuffle of real-time mode is swept every millisecond, not every 50",
+        "the shuffle of real-time mode is flushed every millisecond, not every 50",
         live=False,
         cost="25 ms on average for every exchange of a flow in real-time mode",
     ),
@@ -70,7 +70,7 @@ SETTINGS = (
         f"{_MANAGERS}.FileSystemBasedCheckpointFileManager",
         "the query's log goes through the file system of spark.hadoop.fs.file.impl",
         live=True,
-        cost="the same 60 ms, since the log does not use that file system",
+        cost="the same 60 ms, since the log then does not use that file system",
     ),
     Setting(
         "spark.sql.streaming.checkpoint.fileChecksum.enabled",
@@ -82,20 +82,20 @@ SETTINGS = (
     Setting(
         "spark.sql.adaptive.enabled",
         "false",
-        "adaptive execution re-plans a batch that is over before the new plan pays",
+        "adaptive execution re-plans batches that are over before the new plan pays off",
         live=True,
         cost="about 5 ms a batch, more with a shuffle",
     ),
     Setting(
         "spark.sql.streaming.pollingDelay",
         "1ms",
-        "an idle query looks for new records every millisecond, not every ten",
+        "an idle query checks for new records every millisecond, not every ten",
         live=True,
         cost="up to 10 ms for the first record after a pause",
     ),
     Setting(
         "spark.sql.shuffle.partitions",
-        "",  # as many as there are slots
+        "",  # the number of slots
         "a shuffle makes as many tasks as there are slots, not 200",
         live=True,
         cost="4.5 s a batch with 200 partitions on 2 cores",
@@ -104,11 +104,11 @@ SETTINGS = (
 
 
 EXTENSION = next(setting for setting in SETTINGS if setting.key == "spark.sql.extensions")
-"""Without this one there is no real-time mode."""
+"""Real-time mode needs this one."""
 
 
 def wanted(slots: int) -> dict[str, str]:
-    """The settings by key, for a session with so many task slots."""
+    """The settings by key, for a session with this many task slots."""
     return {setting.key: setting.value or str(slots) for setting in SETTINGS}
 
 
@@ -116,7 +116,7 @@ def wanted(slots: int) -> dict[str, str]:
 class Finding:
     """Something about a machine or a session that a user should know.
 
-    ``fatal`` when nothing will run, otherwise it runs but slower.
+    If ``fatal``, nothing will run; otherwise flows run, but slower.
     """
 
     fatal: bool
@@ -125,7 +125,7 @@ class Finding:
 
 
 def findings(spark: SparkSession) -> tuple[Finding, ...]:
-    """What a session lacks, with what each lack costs and how to mend it."""
+    """What a session lacks, with the cost of each and how to fix it."""
     found = []
     slots = spark.sparkContext.defaultParallelism
     for setting in SETTINGS:

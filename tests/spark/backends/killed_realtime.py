@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tailrace.flow import Graph
 
 BATCH_MS = 500.0
-"""A tenth of what Spark allows unless told: more batch ends to be killed at."""
+"""A tenth of the default in Spark: more batch ends to be killed at."""
 
 MIN_BATCH = "spark.sql.streaming.realTimeMode.minBatchDuration"
 
@@ -95,7 +95,7 @@ def attempt(directory: Path, name: str, spark: SparkSession, ending: threading.E
 
 
 def main(directory: Path, life: int) -> None:
-    """Be killed; or end when told to."""
+    """Run until killed, or until asked to end."""
     vars(realtime)["SHORTEST_BATCH_MS"] = BATCH_MS
     spark = session("killed", master="local[4]", settings={MIN_BATCH: f"{BATCH_MS:.0f}ms"})
     selftest._passed.add(spark.sparkContext.applicationId or "")  # it costs seconds of every life

@@ -1,4 +1,4 @@
-"""The hand-over of real-time mode: what goes to Python and back, and who sees it pass."""
+"""The hand-over of real-time mode: what goes to Python and back, and how it is measured."""
 
 from __future__ import annotations
 

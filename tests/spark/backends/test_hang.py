@@ -162,7 +162,7 @@ def test_stopping_can_be_hurried_while_it_waits(
     check_named(reports[0])
 
 
-def test_a_step_that_goes_on_is_said_to_and_nothing_is_given_up(
+def test_a_step_that_continues_is_reported_and_nothing_is_given_up(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     mended = tmp_path / "mended"
@@ -237,7 +237,9 @@ def test_silence_is_said_in_the_report(
     flow = observed(a_step(lambda row: row.seq), files.sink)
     with Running(spark, flow, plan=plan_on("realtime")) as running:
         server: Any = running.run._backend._telemetry
-        object.__setattr__(server.client, "token", "of another driver")  # nothing is heard any more
+        object.__setattr__(
+            server.client, "token", "of another driver"
+        )  # nothing is heard from now on
         until(lambda: running.run._backend._silent_s > 0, "the silence is noticed")  # type: ignore[union-attr]
         report = running.run.stop("1 min")
     (said,) = [note for note in report.data["notes"] if "Nothing was heard" in note]

@@ -49,7 +49,7 @@ LIVES = (
     ("driver",),
     ("worker",),
 )
-"""Whom the kills of each life of the driver hit; the last life goes on after its kill."""
+"""What the kills of each life of the driver hit; the last life continues after its kill."""
 
 Attempt = tuple[int, int]
 
@@ -149,7 +149,7 @@ class Life:
             )
 
     def tell(self) -> None:
-        """Let the flow start; or, told a second time, end."""
+        """Let the flow start; or, called a second time, end."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"go\n")
         self._process.stdin.flush()
@@ -168,7 +168,7 @@ class Life:
         return self._process.poll() == 0
 
     def processes(self) -> list[psutil.Process]:
-        """Whoever is left of it: the driver, its JVM, the workers."""
+        """What is left of it: the driver, its JVM, the workers."""
         found = []
         for process in psutil.process_iter():
             with suppress(ProcessLookupError, psutil.NoSuchProcess):

@@ -64,7 +64,7 @@ def threads(spark: SparkSession) -> set[str]:
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing(spark: SparkSession) -> Iterator[None]:
-    """Whatever a flow came to, neither a query nor a thread of it is left."""
+    """However a flow ended, none of its queries or threads is left."""
     before = threads(spark)
     yield
     until(lambda: threads(spark) <= before, "the end of every thread", 5)
@@ -176,7 +176,7 @@ def test_a_stop_while_a_batch_waits_for_slots_is_no_failure_and_leaves_it_to_the
         (f'{FAILURE}{{"step": "a", "error": "OSError: Lost executor"}}', False),
     ],
 )
-def test_a_lost_executor_is_told_from_what_a_step_or_a_sink_cannot_reach(
+def test_a_lost_executor_is_distinguished_from_what_a_step_or_a_sink_cannot_reach(
     said: str, lost: bool
 ) -> None:
     assert has_lost_executor(said) is lost
@@ -431,7 +431,7 @@ def test_two_outputs_are_refused(spark: SparkSession) -> None:
 
     both = {"one": sinks.discard(), "two": sinks.discard()}
     flow = observed(pipeline, both, backend="realtime")
-    refused(spark, flow, "its ways part, and Spark reads a source in real-time mode for one way")
+    refused(spark, flow, "it forks, and in real-time mode Spark reads a source for one branch only")
 
 
 def test_ways_that_part_and_come_together_are_refused(spark: SparkSession) -> None:
@@ -441,7 +441,7 @@ def test_ways_that_part_and_come_together_are_refused(spark: SparkSession) -> No
         return odd.union(first.where("seq % 2 = 0"))
 
     flow = observed(pipeline, sinks.discard(), backend="realtime")
-    refused(spark, flow, "its ways part")
+    refused(spark, flow, "it forks, and in real-time mode")
 
 
 def test_too_few_slots_are_refused_with_the_number_that_is_needed(spark: SparkSession) -> None:
@@ -470,7 +470,7 @@ def test_a_bound_behind_an_aggregation_is_refused_and_one_before_it_is_not(
         return marked.groupBy("seq").count()
 
     flow = observed(pipeline, sinks.discard(), backend="realtime").keep(mean="10 ms")
-    refused(spark, flow, "there is an aggregation on the way, behind which a record's arrival is")
+    refused(spark, flow, "there is an aggregation on the path, after which a record's arrival is")
     flow = observed(pipeline, sinks.discard(), backend="realtime")
     flow.keep(mean="10 ms", path=("source", "a"))
     before = str(spark.conf.get("spark.sql.shuffle.partitions"))

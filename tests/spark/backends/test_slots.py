@@ -55,14 +55,14 @@ def test_micro_batches_alone_are_left_to_spark_even_where_no_executor_has_come_y
 # --- what is said ----------------------------------------------------------------------------
 
 
-def test_a_flow_that_no_other_stands_in_the_way_of_is_told_what_it_needs() -> None:
+def test_a_flow_alone_in_a_session_hears_how_many_slots_it_needs() -> None:
     assert lacking(live("new", 5), [], 4) == (
         "In real-time mode the flow holds 5 slots and the session has 4: use fewer partitions, or "
         "a session with more slots (local[5] may have more than there are cores)."
     )
 
 
-def test_a_flow_that_others_leave_no_room_for_is_told_who_they_are() -> None:
+def test_a_flow_without_room_hears_which_flows_hold_the_slots() -> None:
     others = [live("a", 2), batches("b"), live("c", 1)]
     assert lacking(live("new", 1), others, 4) == (
         "In real-time mode the flow holds 1 slot and the session has 4, of which 3 are held by "
@@ -72,7 +72,7 @@ def test_a_flow_that_others_leave_no_room_for_is_told_who_they_are() -> None:
     )
 
 
-def test_micro_batches_are_told_who_holds_every_slot() -> None:
+def test_micro_batches_hear_which_flows_hold_every_slot() -> None:
     assert lacking(batches("new"), [live("a", 3), live("b", 1)], 4) == (
         "Micro-batches need a free slot, and the session has 4, 4 of them held by 'a' (3) and "
         "'b' (1) in real-time mode: stop one of those, or use a session with more slots (local[5] "
@@ -136,7 +136,7 @@ def test_flows_that_start_at_the_same_time_claim_no_slot_twice() -> None:
 
 
 class Context:
-    """As much of a SparkContext as a share looks at; a slot comes with every look."""
+    """The part of a SparkContext that a share uses; every check finds one slot more."""
 
     def __init__(self, name: str, master: str, most: int) -> None:
         self.applicationId, self.master = name, master

@@ -1,4 +1,4 @@
-"""What the driver keeps of stalls, and when it finds that a batch hangs, without Spark."""
+"""What the driver records about stalls, and when it finds that a batch hangs, without Spark."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_however_many_stalls_there_are_a_report_stays_short() -> None:
 
 
 class Clock:
-    """A clock that goes when it is told."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -96,7 +96,7 @@ def test_the_first_batches_have_longer(clock: Clock) -> None:
     assert len(kept.found) == 1
 
 
-def test_a_batch_whose_step_hangs_is_told_once(clock: Clock) -> None:
+def test_a_batch_whose_step_hangs_is_reported_once(clock: Clock) -> None:
     kept = Stalls("tested")
     kept.hear(STEP)
     took(Phases(kept, 10.0), clock, 1_000.0)

@@ -60,7 +60,7 @@ def test_a_bound_of_half_a_second_begins_with_micro_batches(spark: SparkSession)
     assert "500 ms" in reason
 
 
-def test_what_stands_against_real_time_mode_is_said(spark: SparkSession) -> None:
+def test_what_prevents_real_time_mode_is_said(spark: SparkSession) -> None:
     backend, reason = chosen(spark, sinks.memory(), "10 ms")
     assert backend is Backend.MICROBATCH
     assert "the sink 'memory' takes whole batches" in reason

@@ -171,7 +171,7 @@ def compare(result: DataFrame) -> None:
     )
 
 
-def test_duplicates_are_told_by_the_columns_of_the_pipeline_and_not_by_the_tag(
+def test_duplicates_are_found_by_the_columns_of_the_pipeline_and_not_by_the_tag(
     records: DataFrame,
 ) -> None:
     result = records.select("key").dropDuplicates()
@@ -520,7 +520,7 @@ def test_a_static_side_is_read_when_a_batch_begins_though_the_flow_holds_every_s
 
 
 @pytest.mark.parametrize("columns", [["x"], None], ids=["by column", "by all columns"])
-def test_duplicates_in_a_running_flow_are_told_by_what_the_pipeline_sees(
+def test_duplicates_in_a_running_flow_are_found_by_what_the_pipeline_sees(
     spark: SparkSession, tmp_path: Path, columns: list[str] | None
 ) -> None:
     last = 199

@@ -1,4 +1,4 @@
-"""The driver's server and the client that speaks to it, without Spark."""
+"""The driver's server and the client that reports to it, without Spark."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ UNHEARD = 13
 
 
 class Local:
-    """As much of a context of Spark's as the server looks at."""
+    """The part of a SparkContext that the server uses."""
 
     master = "local[2]"
 
 
 class Heard:
-    """An server, all that it has heard, and a mouth to speak to it with."""
+    """A server, everything it has received, and a speaker to send to it."""
 
     def __init__(self, directory: Path) -> None:
         self.said: list[Any] = []
@@ -94,7 +94,7 @@ GARBAGE = [
     b'"token"',
     b"{}",
     b'{"token": null}',
-    b'{"token": "of somebody else", "sink": "sink"}',
+    b'{"token": "of another driver", "sink": "sink"}',
     b'{"token": ["a", "list"]}',
     b"1" * 60_000,
     b"x" * 65_000,
@@ -212,7 +212,7 @@ def test_a_malformed_message_is_counted_and_the_next_is_heard(
     heard.hears(1)
     assert [said.batch for said in heard.said] == [4]
     assert heard.server.bad == 1
-    assert heard.server.notes() == ("1 messages of tasks were malformed and left out.",)
+    assert heard.server.notes() == ("1 messages from tasks were malformed and left out.",)
 
 
 STEP = {
@@ -254,7 +254,9 @@ def test_one_who_raises_on_a_message_hears_the_next_and_the_report_says_so(heard
     heard.sight(2)
     heard.hears(1)
     (note,) = heard.server.notes()
-    assert note.startswith("2 messages of tasks could not be taken in (ZeroDivisionError: nothing")
+    assert note.startswith(
+        "2 messages from tasks could not be processed (ZeroDivisionError: nothing"
+    )
 
 
 class Broken:
@@ -282,7 +284,7 @@ def test_a_socket_that_fails_is_opened_anew_at_the_same_address(heard: Heard) ->
     until(heard_again, "messages to the same port are heard again")
     assert heard.server._socket.getsockname() == before_address(heard)
     (note,) = [note for note in heard.server.notes() if "could not listen" in note]
-    assert note.endswith("its socket failed and had to be opened anew.")
+    assert note.endswith("its socket failed and had to be reopened.")
 
 
 def before_address(heard: Heard) -> tuple[str, int]:
@@ -305,7 +307,7 @@ class Far:
 
 
 @pytest.mark.parametrize("bind", [{"bindAddress": "127.0.0.1"}, {}], ids=["told", "not told"])
-def test_behind_nat_the_ear_listens_where_it_can_and_tells_tasks_the_address_of_the_driver(
+def test_behind_nat_the_server_listens_where_it_can_and_gives_tasks_the_address_of_the_driver(
     tmp_path: Path, bind: dict[str, str]
 ) -> None:
     """192.0.2.1 is an address that no machine has."""
@@ -387,7 +389,7 @@ def test_a_speaker_is_due_again_only_after_a_while(heard: Heard) -> None:
     assert speaker.is_due(spoke_us + EVERY_US)
 
 
-def test_a_task_whose_driver_has_gone_goes_on(tmp_path: Path) -> None:
+def test_a_task_whose_driver_is_gone_continues(tmp_path: Path) -> None:
     heard = Heard(tmp_path)
     speaker = heard.server.client.speaker("a", ("a",))
     heard.close()
@@ -440,7 +442,7 @@ def test_every_message_fits_however_long_the_keys_and_however_many_the_steps(
 
 
 class Full:
-    """A socket that takes no message."""
+    """A socket that accepts no message."""
 
     def sendto(self, _said: bytes, _to: object) -> None:
         raise OSError(90, "Message too long")
@@ -449,7 +451,7 @@ class Full:
         pass
 
 
-def test_what_could_not_be_sent_is_counted_and_told_with_the_next(heard: Heard) -> None:
+def test_what_could_not_be_sent_is_counted_and_reported_with_the_next(heard: Heard) -> None:
     speaker = heard.server.client.speaker("a", ("a",))
     speaker.speak(Handed(), [Meter()])
     heard.hears(1)
@@ -466,7 +468,7 @@ def test_what_could_not_be_sent_is_counted_and_told_with_the_next(heard: Heard) 
     )
 
 
-def test_a_driver_whose_name_nobody_knows_hurts_no_task() -> None:
+def test_a_driver_with_an_unknown_name_hurts_no_task() -> None:
     speaker = TelemetryClient("no.such.host.invalid", 9, "token").speaker("a", ("a",))
     speaker.speak(Handed(), [Meter()])
     assert speaker._voice._unsent == 1

@@ -232,7 +232,7 @@ def test_the_last_slot_is_left_to_micro_batches(spark: SparkSession, slots: int)
         until(lambda: records(every) > 0, "records on every slot")
 
 
-def test_a_flow_that_fails_leaves_its_slots_though_nobody_stops_it(
+def test_a_flow_that_fails_leaves_its_slots_without_being_stopped(
     spark: SparkSession, slots: int
 ) -> None:
     with Running(spark, holding("ends", slots)) as ends:

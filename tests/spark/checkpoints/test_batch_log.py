@@ -46,5 +46,5 @@ def test_offsets_that_are_gone_or_cut_off_are_said_to_be(tmp_path: Path) -> None
     assert not found.knows(2)
     (tmp_path / "offsets/1").write_text("v1\n{}")
     for batch in (1, 2):
-        with pytest.raises(InputError, match="has no offsets of batch 1: put back"):
+        with pytest.raises(InputError, match="has no offsets of batch 1: restore"):
             found.range_of(batch)

@@ -45,7 +45,7 @@ PATIENCE_S = REFUSED_AFTER_S + 60.0
 
 
 class AtRandom(OnDemand):
-    """Asks itself for another number every time that it is asked, until it has had enough."""
+    """Asks for another number of executors at every decision, for a given number of moves."""
 
     def __init__(self, chance: random.Random, moves: int) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ def _unmade(moves: list[int], sizes: list[int]) -> int:
 
 
 def wrong(came: dict[str, Any], moves: int) -> list[str]:
-    """What should not have come of so many moves and kills."""
+    """What should not have resulted from all these moves and kills."""
     checks = {
         "an executor did not start from the archive of classes": came["archived"],
         "moves or kills are missing": len(came["moves"]) + came["kills"] == moves,

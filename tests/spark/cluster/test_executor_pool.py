@@ -94,7 +94,7 @@ def test_executors_that_warm_up_cost_and_take_no_tasks() -> None:
 def test_a_flow_for_which_no_executor_ever_comes_ends_and_says_why(
     spark: SparkSession, made_up: type[MadeUp]
 ) -> None:
-    """A query without executors cannot end its batch, so that nobody may wait for that."""
+    """A query without executors cannot end its batch, so stopping must not wait for that."""
     made_up.room = 0
     nothing = even_trace(1, 1e-3)
     nothing.due_us[0] = 3_600_000_000

@@ -47,7 +47,7 @@ class Context:
 
 
 class Jvm:
-    """As much of the JVM as ``Executors`` speaks to."""
+    """The part of the JVM that ``Executors`` uses."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
@@ -105,7 +105,7 @@ def test_more_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fleet.surplus() == ()
 
 
-def test_what_a_cluster_silently_withholds_is_told_after_a_while(
+def test_what_a_cluster_silently_withholds_is_reported_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     manager, clock = Manager(running=1, capacity=2), Clock()
@@ -148,13 +148,13 @@ def test_a_new_one_is_ready_when_it_is_warm(monkeypatch: pytest.MonkeyPatch) -> 
     assert warming.wait(PATIENCE_S)
     assert fleet.there() == ("0", "1")
     assert fleet.ready() == ("0",)
-    assert manager.released == ["0"]  # it was there before anybody could warm it up
+    assert manager.released == ["0"]  # it was there before it could be warmed up
     warm.set()
     until(lambda: fleet.ready() == ("0", "1"), "the new one is ready")
     assert manager.released == ["0", "1"]
 
 
-def test_what_nobody_warms_up_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executor_that_is_not_warmed_up_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     manager = Manager(running=1, capacity=8)
     fleet = executors(manager, Clock(), monkeypatch)
     fleet.ask_for(2)
@@ -226,7 +226,7 @@ def test_a_cluster_manager_that_does_not_answer_is_asked_again_and_named(
     fleet.ask_for(2)
     assert manager.asked == [2]
     clock.now_s = PATIENCE_S
-    assert (fleet.missing() or "").endswith("the cluster manager does not answer; look after it.")
+    assert (fleet.missing() or "").endswith("the cluster manager does not answer; check on it.")
     manager.gone = False
     fleet.ask_for(2)
     fleet.ask_for(2)
@@ -245,7 +245,7 @@ def test_one_that_is_busy_each_time_that_it_should_go_is_said_to_stay(
     for _ in range(REFUSALS):
         assert fleet.missing() is None
         assert fleet.end_surplus() == ()
-        assert fleet.end_surplus() == ()  # so soon nobody asks again
+        assert fleet.end_surplus() == ()  # too early to ask again
         clock.now_s += REFUSED_S
     assert (fleet.missing() or "").startswith("1 executors more than the flow wants stay")
     assert fleet.missing() is None

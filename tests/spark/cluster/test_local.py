@@ -1,4 +1,4 @@
-"""A cluster of one's own: what it is given, that it runs, and that nothing is left of it."""
+"""A cluster on this machine: its settings, that it runs, and that nothing is left of it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_port_in_use_is_named() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with (
-            pytest.raises(EnvironmentUnfit, match=f"The port {port} that the master is to listen"),
+            pytest.raises(EnvironmentUnfit, match=f"The port {port} for the master is in use"),
             Cluster(port=port),
         ):
             pass
@@ -92,7 +92,7 @@ def test_a_master_that_gives_no_answer_yet_is_still_starting(
 ) -> None:
     with answering(unstarted._ui_port, answer):
         assert unstarted._state() is None
-    assert unstarted._state() is None  # nobody answers
+    assert unstarted._state() is None  # nothing answers
 
 
 def test_a_master_is_asked_past_the_proxy_of_the_user(
@@ -186,7 +186,7 @@ SparkSession.builder.master(sys.argv[1]).config("spark.driver.host", "127.0.0.1"
 
 @pytest.mark.apart
 @pytest.mark.spark
-def test_a_cluster_lets_in_who_has_its_secret_and_shows_it_to_nobody(tmp_path: Path) -> None:
+def test_a_cluster_lets_in_who_has_its_secret_and_never_shows_it(tmp_path: Path) -> None:
     with Cluster(workers=1, cores=1) as cluster:
         secret = access.place(cluster._port).read_text()
         foreign = subprocess.Popen(
@@ -250,7 +250,7 @@ def test_an_archive_that_others_may_have_written_is_neither_used_nor_made(
 def test_a_folder_of_settings_that_keeps_java_from_making_an_archive_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An executor would end without writing it, and without a word."""
+    """An executor would silently end without writing it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     (tmp_path / "spark-defaults.conf").touch()

@@ -30,7 +30,7 @@ def test_packages_are_added_up_and_their_parts_are_not(tmp_path: Path) -> None:
     assert meter.read() == 3.5
 
 
-def test_a_counter_that_begins_again_goes_on(tmp_path: Path) -> None:
+def test_a_counter_that_wraps_around_keeps_counting(tmp_path: Path) -> None:
     zone(tmp_path, "intel-rapl:0", 999_000_000)
     meter = EnergyMeter(tmp_path)
     zone(tmp_path, "intel-rapl:0", 2_000_000)

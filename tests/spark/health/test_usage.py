@@ -12,7 +12,7 @@ from tailrace.spark.health.usage import UsageMeter, cpu_seconds
 
 BURN = """
 import os, signal, time
-if os.fork() == 0:  # nobody waits for it: its parent ends first, as a daemon of workers does
+if os.fork() == 0:  # not waited for: its parent ends first, like a daemon of workers
     while time.process_time() < 0.4:
         pass
     print("burnt", flush=True)

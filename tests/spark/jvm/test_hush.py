@@ -11,7 +11,7 @@ from tailrace.spark.jvm.hush import hush
 
 
 def a_session(told: list[object]) -> Any:
-    """As much of a session as is quietened: the server that gathers accumulators."""
+    """The part of a session that is quietened: the server that collects accumulators."""
     server = SimpleNamespace(handle_error=lambda request, client: told.append((request, client)))
     return SimpleNamespace(sparkContext=SimpleNamespace(_accumulatorServer=server))
 

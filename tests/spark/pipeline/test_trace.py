@@ -251,7 +251,7 @@ def test_a_schema_that_cannot_be_read_is_quoted(frame: DataFrame, schema: str) -
 
 
 def test_a_schema_with_two_columns_of_one_name_is_refused(frame: DataFrame) -> None:
-    with pytest.raises(InputError, match="of step 'a' has two columns of one name"):
+    with pytest.raises(InputError, match="of step 'a' has two columns of the same name"):
         trace(lambda f: f.transform(step("a", lambda row: row, "x int, x string")), frame)
 
 

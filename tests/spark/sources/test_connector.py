@@ -134,10 +134,10 @@ def test_without_any_connector_one_sentence_says_why_and_what_to_do(
     with pytest.raises(EnvironmentUnfit) as refused:
         find()
     assert str(refused.value) == (
-        "Spark's Kafka connector cannot be had from Maven (org.apache.spark#"
-        "spark-sql-kafka-0-10_2.13;4.2.0: not found): check the network, name a mirror by "
-        "spark.jars.repositories or spark.jars.ivySettings, or name a folder that has its jars by "
-        "tailrace.session(kafka=...) or TAILRACE_JARS."
+        "Spark's Kafka connector could not be fetched from Maven (org.apache.spark#"
+        "spark-sql-kafka-0-10_2.13;4.2.0: not found): check the network, set a mirror with "
+        "spark.jars.repositories or spark.jars.ivySettings, or name a folder that has its jars "
+        "with tailrace.session(kafka=...) or TAILRACE_JARS."
     )
     assert not list(home.rglob("*.jar"))
 
@@ -154,7 +154,7 @@ def test_a_repository_that_never_answers_is_given_up(
 
 def test_maven_settings_that_are_not_xml_are_named(home: Path) -> None:
     (home / ".m2" / "settings.xml").write_text("<settings>", encoding="utf-8")
-    with pytest.raises(EnvironmentUnfit, match=r"settings.xml is not XML \(.*\): mend it"):
+    with pytest.raises(EnvironmentUnfit, match=r"settings.xml is not XML \(.*\): fix it"):
         find()
 
 
@@ -205,13 +205,13 @@ def test_a_folder_that_is_named_gives_the_connector_and_nothing_else_is_asked(
     assert sorted(jar.name for jar in had.jars) == sorted(names)
 
 
-def test_a_folder_that_lacks_a_part_is_told_which(tmp_path: Path) -> None:
+def test_a_folder_that_lacks_a_part_is_refused_with_its_name(tmp_path: Path) -> None:
     folder = a_folder(tmp_path / "jars", MAVEN_NAMES[:2])
     with pytest.raises(EnvironmentUnfit) as refused:
         find(folder)
     assert str(refused.value) == (
-        f"The folder {folder} has no jar of kafka-clients, commons-pool2: put it there, or name no "
-        "folder to have the connector fetched."
+        f"The folder {folder} has no jar of kafka-clients, commons-pool2: put it there, or leave "
+        "out the folder to have the connector downloaded."
     )
 
 
@@ -279,7 +279,7 @@ print(spark.read.format("kafka").options(
 
 @pytest.mark.apart
 @pytest.mark.spark
-def test_what_a_session_without_the_connector_is_told_works(
+def test_the_advice_for_a_session_without_the_connector_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # the connector of this machine
@@ -288,8 +288,8 @@ def test_what_a_session_without_the_connector_is_told_works(
     except EnvironmentUnfit as unfit:
         pytest.skip(str(unfit))
     sentence = (
-        "This session has no Kafka connector, and a JVM that runs cannot get one: start Python "
-        "anew and begin with tailrace.session(kafka=True).\n"
+        "This session has no Kafka connector, and a running JVM cannot load one: restart "
+        "Python and begin with tailrace.session(kafka=True).\n"
     )
     assert _python(WITHOUT_IT, folder, tmp_path) == sentence * 2
     assert _python(WITH_IT, folder, tmp_path) == "['key', 'value']\n"

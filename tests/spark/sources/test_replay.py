@@ -506,5 +506,5 @@ def test_a_checkpoint_is_resumed_with_its_own_load_and_no_other(
 ) -> None:
     sources.replay(a_trace(100)).open(spark, tmp_path)
     sources.replay(a_trace(100)).open(spark, tmp_path)
-    with pytest.raises(InputError, match="belongs to another load"):
+    with pytest.raises(InputError, match="belongs to a different load"):
         sources.replay(a_trace(100, seed=8)).open(spark, tmp_path)

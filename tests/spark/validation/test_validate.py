@@ -1,4 +1,4 @@
-"""How predictions are judged: on runs that were made up, and on those that are committed."""
+"""How predictions are judged: on made-up runs, and on the committed ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def flow(plan: Plan, rate: float) -> Profile:
 
 
 def runs(*, longer: float = 1.0) -> Runs:
-    """Three runs; the last took so many times as long as the model says."""
+    """Three runs; the last took ``longer`` times as long as the model says."""
     plans = (Plan(0.0, CHAINS), Plan(300.0, CHAINS), Plan(60_000.0, CHAINS, {}, Backend.REALTIME))
     *found, last = (
         Case("one", flow(plan, 900.0), 0.5, {"parse": 1.0, "score": 2.0}) for plan in plans

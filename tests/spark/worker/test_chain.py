@@ -453,7 +453,7 @@ def test_keys_are_counted_and_only_the_frequent_ones_kept() -> None:
     assert through([numbers(1)], unknown)[1]["a", 0].keys == Counter()
 
 
-def test_long_keys_are_cut_and_still_told_from_others_that_begin_alike() -> None:
+def test_long_keys_are_cut_and_stay_distinct_from_others_that_begin_alike() -> None:
     meter, long = Meter(), "x" * 100_000
     meter.count_keys([pa.array([long + "a", long + "b", long + "b", "short"])])
     assert sorted(meter.keys.values()) == [1, 1, 2]
@@ -491,7 +491,7 @@ def test_keys_of_several_columns_are_counted_together_and_fall_where_spark_puts_
         assert shares(histogram, partitions).expected == pytest.approx(expected)
 
 
-def test_a_key_with_too_few_columns_is_told() -> None:
+def test_a_key_with_too_few_columns_is_refused() -> None:
     step = StepProfile("s", 1.0, keyed_by=("a", "b"), key_type="string;int", keys={"a": 1.0})
     with pytest.raises(InputError, match="no key of 2 columns"):
         histogram_of(step)

@@ -143,7 +143,7 @@ def test_a_new_key_begins_with_the_initial_state(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_step_before_and_a_step_behind_change_nothing(
+def test_a_step_before_and_a_step_after_change_nothing(
     spark: SparkSession, tmp_path: Path, backend: str
 ) -> None:
     both = "key string, seq bigint"
@@ -396,7 +396,7 @@ def test_which_records_fail_does_not_depend_on_which_come_together(sizes: list[i
 
 
 @pytest.mark.parametrize("at_the_end", [False, True])
-def test_a_timer_that_fails_takes_no_other_along_and_is_told_by_its_key(
+def test_a_timer_that_fails_takes_no_other_along_and_is_identified_by_its_key(
     tmp_path: Path, at_the_end: bool
 ) -> None:
     def remember(_key: Any, _rows: list[Any], state: Any) -> None:

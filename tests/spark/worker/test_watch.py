@@ -1,4 +1,4 @@
-"""The watch over the steps of a worker, looked at by hand and without Spark."""
+"""The watch over the steps of a worker, driven by hand and without Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STALL_S = 10.0
 
 
 class Told:
-    """As much of a telemetry client as a watch needs, and of the voice that it gives."""
+    """The part of a telemetry client, and of its voice, that a watch needs."""
 
     stall_s = STALL_S
 
@@ -41,7 +41,7 @@ def told() -> Told:
 
 
 class Clock:
-    """A clock that goes when it is told."""
+    """A clock that tests set."""
 
     now_s = 0.0
 
@@ -59,7 +59,7 @@ def looked(watch: Watch, seconds: range) -> None:
 
 
 def quiet_watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """A watch that looks only when it is told to."""
+    """A watch that checks only when tests call it."""
     watch = Watch()
     monkeypatch.setattr(watch, "_thread", threading.current_thread())
     monkeypatch.setattr(module, "time", CLOCK)
@@ -77,7 +77,7 @@ def test_a_step_that_hangs_is_said_once_it_is_due_and_then_at_doubling_intervals
         assert len(told.said) == 100  # and at every other look that the task lives
 
 
-def test_a_step_that_goes_on_is_said_to_and_only_warned_of_when_it_takes_twice_as_long(
+def test_a_step_that_continues_is_reported_and_only_warned_of_when_it_takes_twice_as_long(
     told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = quiet_watch(monkeypatch)

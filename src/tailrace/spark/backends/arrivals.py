@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _ByPartition(AccumulatorParam["Meters"]):
-    """Meters by step and partition. A task that ran twice counts once: the later report stays."""
+    """Meters by step and partition. A task that ran twice counts once: the later report wins."""
 
     def zero(self, value: Meters) -> Meters:  # noqa: ARG002 - PySpark's signature
         return {}
@@ -34,19 +34,19 @@ class _ByPartition(AccumulatorParam["Meters"]):
 
 
 def meters(context: SparkContext) -> Accumulator[Meters]:
-    """A place where the chains of a flow leave their measurements."""
+    """An accumulator for the measurements of a flow's chains."""
     return context.accumulator({}, _ByPartition())
 
 
 def taken(accumulator: Accumulator[Meters]) -> Meters:
-    """What the chains left since the last time, and a clean slate for the next batch."""
+    """The measurements since the last call; resets the accumulator for the next batch."""
     value = accumulator.value
     accumulator.value = {}
     return value
 
 
 def step_measures(meters: Meters, reference_us: int) -> dict[str, StepMeasure]:
-    """The measurements of a batch by step, moments counted from ``reference_us``."""
+    """The measurements of a batch by step, with times relative to ``reference_us``."""
     names = dict.fromkeys(name for name, _ in meters)
     return {
         name: StepMeasure.merged(
@@ -64,7 +64,7 @@ def step_measures(meters: Meters, reference_us: int) -> dict[str, StepMeasure]:
 
 
 def measured(meter: Meter, partition: int, entered_ms: float, left_ms: float) -> StepMeasure:
-    """What a task measured of a step, with when its records entered and left it on average."""
+    """A task's measurements of a step, with the mean times at which records entered and left."""
     busy_ms = meter.busy_ns / 1e6
     sample = meter.sampled, meter.sampled_sum_ms, meter.sampled_square_ms
     return StepMeasure(
@@ -92,7 +92,7 @@ def measured(meter: Meter, partition: int, entered_ms: float, left_ms: float) ->
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """When the records of a batch had arrived, and when their tasks began.
+    """When the records of a batch arrived, and when their tasks began.
 
     Ages count back from the reference moment of the batch.
     """
@@ -109,12 +109,12 @@ def arrived_us(column: str) -> Column:
 
 
 def not_known() -> Column:
-    """The same where no column says so."""
+    """The same if no column says so."""
     return sf.lit(None).cast("long")
 
 
 def passing(frame: DataFrame, watch: Any, column: Column) -> DataFrame:
-    """The same records, each of them seen in that column by a function in the JVM."""
+    """The same records, with a function in the JVM called on that column of each."""
     gateway: Any = frame.sparkSession.sparkContext._gateway
     columns = gateway.new_array(gateway.jvm.org.apache.spark.sql.Column, 1)
     columns[0] = column._jc
@@ -140,7 +140,7 @@ class ArrivalProbe:
         return passing(frame, self._filter, column)
 
     def begin(self, reference_us: int) -> None:
-        """Start a batch whose ages count back from this moment."""
+        """Start a batch whose ages count back from this time."""
         self._counter.begin(reference_us)
 
     def read(self) -> Arrived | None:
@@ -149,7 +149,7 @@ class ArrivalProbe:
 
 
 def arrived_from(text: str) -> Arrived | None:
-    """Read the counter's text: a line a task, with its start, count, mean, m2 and bins."""
+    """Read the counter's text: a line per task, with its start, count, mean, m2 and bins."""
     records, started = 0, 0
     moments = Moments()
     bins: dict[int, int] = {}

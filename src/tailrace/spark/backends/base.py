@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 PATIENCE_S = 0.1
-"""How often the supervisor looks after the query; whatever else happens wakes it."""
+"""How often the supervisor checks the query; other events wake it earlier."""
 
 JVM_ENDED = (
-    "Spark's JVM ended in the middle of the run, killed or out of memory: see to the memory of the "
-    "machine and to spark.driver.memory, and start again; a checkpoint resumes where it stopped."
+    "Spark's JVM died in the middle of the run, killed or out of memory: check the memory of the "
+    "machine and spark.driver.memory, and start again; a checkpoint resumes where it stopped."
 )
 WATCH_S = 1.0
-"""How often it looks whether the query goes on."""
+"""How often it checks that the query makes progress."""
 
 HELD_MS = 200
-"""How long one look lasts at a query that is to be held."""
+"""How long one check waits for a query that is to be held."""
 
 INTERRUPT_S = 10.0
-"""How long a query that is interrupted may take to end."""
+"""How long an interrupted query may take to end."""
 
 STOPPED = "The flow was stopped from outside: something else in this session stopped its query."
 
@@ -72,10 +72,10 @@ def now_us() -> int:
 class Job:
     """What is to run: a flow with its source opened and its sinks ready.
 
-    ``source_partitions`` is the number of tasks that read the source, where it is known, and
-    ``redaction`` the secret that hides keys, where records and keys must not be shown;
-    ``stall_s`` is how long one call of a step may take before it is said to hang. ``share`` is what
-    the run has of the session's slots; without one it runs in the share of another.
+    ``source_partitions`` is the number of tasks that read the source, if it is known, and
+    ``redaction`` the secret that hides keys, if records and keys must not be shown;
+    ``stall_s`` is how long one call of a step may take before it counts as hanging. ``share`` is
+    the run's share of the session's slots; without one it uses the share of another run.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Job:
 
     @property
     def room(self) -> int:
-        """How many slots it may hold: those that the other flows of the session leave."""
+        """How many slots it may hold: those that the session's other flows do not need."""
         return self.spark.sparkContext.defaultParallelism if self.share is None else self.share.room
 
     @property
@@ -104,7 +104,7 @@ class Job:
 
 
 class SparkBackend(ABC):
-    """Runs a job under a plan until it is stopped, or fails; what happens it tells as events.
+    """Runs a job under a plan until it is stopped or fails; reports what happens as events.
 
     A supervisor thread starts the query, restarts it when the plan asks for another, and stops it
     between two batches, where nothing is interrupted. A batch that does not end in time is given
@@ -112,7 +112,7 @@ class SparkBackend(ABC):
     """
 
     STOP_WITHIN_S: ClassVar[float] = 60.0
-    """How long stopping waits for the batch at hand, unless told otherwise."""
+    """How long stopping waits for the current batch, by default."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class SparkBackend(ABC):
     ) -> None:
         """Prepare, start nothing yet. ``tell`` gets the events, from several threads.
 
-        ``other_tasks`` hold slots beside the tasks of steps.
+        ``other_tasks`` hold slots besides the tasks of steps.
         """
         self.job = job
         self.graph = graph
@@ -167,15 +167,15 @@ class SparkBackend(ABC):
             raise self.failure from (None if quoted else error)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the run is over, at most so long; whether it is."""
+        """Wait up to the given time for the run to end; returns whether it has."""
         if self._thread.ident is not None:
             self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def stop(self, within_s: float | None = None) -> None:
-        """Finish the batch at hand, leave a checkpoint that can be resumed, and end.
+        """Finish the current batch, leave a checkpoint that can be resumed, and end.
 
-        A batch that has not ended within the time is given up: the checkpoint repeats it.
+        A batch that has not ended within the time is given up: the next start repeats it.
         """
         self.hurry(self.STOP_WITHIN_S if within_s is None else within_s)
         with self._wake:
@@ -187,19 +187,19 @@ class SparkBackend(ABC):
                 return
 
     def hurry(self, within_s: float = 0.0) -> None:
-        """Wait no longer than this for the batch at hand; safe to call from a signal's handler."""
+        """Wait no longer than this for the current batch; safe to call from a signal handler."""
         self._give_up_s = min(self._give_up_s, time.monotonic() + within_s)
 
     def notes(self) -> tuple[str, ...]:
-        """What a report should say of the run."""
+        """Notes on the run for the report."""
         return (*self._given_up, *self.stalls.notes(), *self._telemetry.notes())
 
     @abstractmethod
     def can(self, action: Change) -> str | None:
-        """None if it can do that, or the reason why not, as a sentence."""
+        """None if it can do that, else the reason as a sentence."""
 
     def apply(self, action: Change) -> None:
-        """Do it: at once where that can be, else where the batch at hand ends."""
+        """Do it: at once if possible, else when the current batch ends."""
         self.plan = action.on(self.plan)
 
     @abstractmethod
@@ -212,18 +212,18 @@ class SparkBackend(ABC):
 
     @abstractmethod
     def _look(self) -> bool:
-        """Look after the running query; whether the plan asks for another."""
+        """Supervise the running query; returns whether the plan needs another."""
 
     @abstractmethod
     def _check(self, now_s: float) -> None:
-        """Look whether the query goes on, once a second."""
+        """Check that the query makes progress, once a second."""
 
     @abstractmethod
     def _hear(self, said: SinkReport | ChainReport | Stall) -> None:
-        """Take in what a task said."""
+        """Handle a report of a task."""
 
     def _release(self) -> None:
-        """Let go of what the backend holds beside the query."""
+        """Release what the backend holds besides the query."""
         self._telemetry.close()
 
     def _supervise(self) -> None:
@@ -235,7 +235,7 @@ class SparkBackend(ABC):
                 self._start_query()
                 self.restarts_ms.append((time.monotonic() - began) * 1e3)
             self._stop_query()
-        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
+        except Exception as error:  # noqa: BLE001 - a thread has no caller to raise to
             self.failure = self._explained(self._error or error)
             self._abandon()
         finally:
@@ -243,7 +243,7 @@ class SparkBackend(ABC):
             self._tell(Ended())
 
     def _explained(self, error: BaseException) -> TailraceError:
-        """What went wrong; where the JVM is gone, whatever call noticed it first."""
+        """What went wrong; the same error for a JVM that is gone, whichever call noticed."""
         lost = isinstance(error, Py4JError | OSError) and has_ended(self.job.spark)
         if lost:
             return FlowFailed(JVM_ENDED)
@@ -258,14 +258,14 @@ class SparkBackend(ABC):
             self._leave_slots()
 
     def _leave_slots(self) -> None:
-        """Leave the slots to others; of a run that goes well, whoever stops it does."""
+        """Leave the slots to others; in a run that goes well, its stop does that."""
         if self.job.share is not None:
             self.job.share.release()
 
     def _wait_for_work(self) -> bool:
         """Wait until the query must be restarted (True) or is to end (False)."""
         while not self._stopping:
-            if not self._alive() or self._look():  # a look may take its time: no lock is held
+            if not self._alive() or self._look():  # may take a while: no lock is held
                 return not self._stopping
             self._keep_watch()
             with self._wake:
@@ -280,7 +280,7 @@ class SparkBackend(ABC):
             self._check(now_s)
 
     def _abandon(self) -> None:
-        """Stop a query that nobody will look after any more, wherever it is."""
+        """Stop a query that is no longer supervised, wherever it is."""
         query = self._query
         try:
             if query is not None and query.isActive:
@@ -293,7 +293,7 @@ class SparkBackend(ABC):
             )
 
     def _alive(self) -> bool:
-        """Whether the query runs; if not, another start mends what ended it, or this raises."""
+        """Whether the query runs; if not, a restart helps, or this raises what ended it."""
         query = self._query
         if query is None or query.isActive:
             return True
@@ -305,7 +305,7 @@ class SparkBackend(ABC):
         return False
 
     def _is_mended_by_a_start(self, error: str) -> bool:  # noqa: ARG002 - backends differ
-        """Whether the query can simply be started again after what ended it."""
+        """Whether the query can simply be started again after this error."""
         return False
 
     @property
@@ -319,12 +319,12 @@ class SparkBackend(ABC):
             return pacer.install(query._jsq.streamingQuery(), interval_ms)
         except Exception as error:
             raise EnvironmentUnfit(
-                f"This version of Spark ({self.job.spark.version}) does not let its trigger be "
+                f"The trigger of this version of Spark ({self.job.spark.version}) cannot be "
                 "paced: install a PySpark that this version of Tailrace supports."
             ) from error
 
     def _hold(self, query: StreamingQuery, longest_s: float = math.inf) -> bool:
-        """Let the batch at hand finish and no other begin; whether it did in time."""
+        """Let the current batch finish and no other begin; returns whether it did in time."""
         if self._pacer is None:
             return not self._late()
         deadline_s = time.monotonic() + longest_s
@@ -342,7 +342,7 @@ class SparkBackend(ABC):
         return time.monotonic() > self._give_up_s
 
     def _end(self, query: StreamingQuery, *, held: bool) -> None:
-        """End a query; one that is not held is interrupted in its batch, which is then said."""
+        """End a query; if it is not held, its batch is interrupted, which is reported."""
         if query.isActive and held:
             query.stop()
         elif query.isActive:
@@ -351,7 +351,7 @@ class SparkBackend(ABC):
             self._end_failed(query)
 
     def _end_failed(self, query: StreamingQuery) -> None:
-        """Say that a batch is left to the next start, if that mends what ended it, or raise."""
+        """Report that the next start repeats a batch, if that helps; else raise."""
         error = self._error or query.exception()
         if error is None:
             return
@@ -359,15 +359,15 @@ class SparkBackend(ABC):
             raise error
         self._say_given_up(
             f"Batch {self._at_hand()} was given up, because executors or free slots were missing "
-            "when the flow was to stop: a start from the same checkpoint repeats it."
+            "when the flow was stopped: a start from the same checkpoint repeats it."
         )
 
     def _give_up(self) -> None:
-        """Interrupt the batch at hand: its job is cancelled, and Spark ends its Python workers."""
+        """Interrupt the current batch: its job is cancelled, and Spark ends its Python workers."""
         hanging = " ".join(stall.sentence for stall in self.stalls.open)
         self._say_given_up(
             f"Batch {self._at_hand()} was given up, because it did not end in time when the flow "
-            f"was to stop: a start from the same checkpoint repeats it. {hanging}".rstrip()
+            f"was stopped: a start from the same checkpoint repeats it. {hanging}".rstrip()
         )
         interrupting = threading.Thread(
             target=self._abandon, name=f"tailrace-{self.job.name}-interrupt", daemon=True
@@ -377,7 +377,7 @@ class SparkBackend(ABC):
         if interrupting.is_alive():
             self._say_given_up(
                 "The query did not end when it was interrupted, since something in the driver "
-                "hangs: end this process before the flow is started again."
+                "hangs: end this process before starting the flow again."
             )
 
     def _at_hand(self) -> int:
@@ -385,12 +385,12 @@ class SparkBackend(ABC):
         return BatchLog(self.job.directory / "checkpoint").committed + 1
 
     def _leave(self) -> None:
-        """Go on without the supervisor, which hangs itself, so that there is a report."""
+        """Continue without the supervisor, which itself hangs, so that there is a report."""
         thread = self._thread.ident
         at = stack_of(thread) if thread is not None else ()
         self._say_given_up(
-            "The run could not be ended in time, since the thread that looks after it hangs"
-            f"{f' (at {at[-1]})' if at else ''}: end this process before the flow is started again."
+            "The run could not be ended in time, since the thread that supervises it hangs"
+            f"{f' (at {at[-1]})' if at else ''}: end this process before starting the flow again."
         )
         self._telemetry.close()
 

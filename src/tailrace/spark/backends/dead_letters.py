@@ -1,9 +1,9 @@
 """Dead letters in real-time mode: put aside by tasks, published when their batch is committed.
 
-A task leaves the records that its steps could not process in a file of its own, under the id of
+A task writes the records that its steps could not process to a file of its own, under the id of
 the batch, before the batch is committed. The driver publishes the files of committed batches and
-removes them; what a batch left that was never committed is removed when the flow starts again.
-So every dead letter is published once, with sinks that keep a batch id once, also after a crash.
+removes them; files of a batch that was never committed are removed when the flow starts again.
+So every dead letter is published once, even after a crash, if the sink keeps each batch id once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCHEMA = "batch_id long, step string, record string, error string"
 
 
 def frame_of(spark: SparkSession, rows: list[tuple[int, str, str, str]]) -> DataFrame:
-    """Letters, each with its batch, as a frame of one task: a flow may hold the other slots."""
+    """Dead letters with their batch, as a frame of one task: a flow may hold the other slots."""
     return spark.createDataFrame(rows, SCHEMA).coalesce(1)
 
 
@@ -32,7 +32,7 @@ class DeadLetters:
     """The driver's side: what tasks have put aside, by batch."""
 
     def __init__(self, directory: Path, committed: int) -> None:
-        """Forget what was left by batches after the last committed one."""
+        """Remove files of batches after the last committed one."""
         self._directory = directory
         for place in self._files():
             if place.suffix == ".tmp" or _batch(place) > committed:

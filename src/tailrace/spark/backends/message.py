@@ -1,7 +1,7 @@
-"""What tasks say to the driver, read from datagrams and checked: a message is right or it is none.
+"""Reads and checks what tasks send to the driver in datagrams: a message is valid or rejected.
 
-Anything may come to a port, and a message of our own may have been cut or written by another
-version. So every value is looked at before it is used: a wrong one raises ``ValueError``, and the
+Anything may come to a port, and a message of our own may have been truncated or written by another
+version. So every value is checked before it is used: a wrong one raises ``ValueError``, and the
 server counts the message as bad.
 """
 
@@ -27,24 +27,24 @@ MOST = 1 << 62
 
 MOST_SUM = 1 << 100
 MOST_NUMBER = 1e30
-"""Above any sum of ages in microseconds, and any sum of squares of what is in milliseconds."""
+"""Above any sum of ages in microseconds, and any sum of squares of milliseconds."""
 
 LATEST_US = 1 << 53
-"""Long after anything that runs today has ended."""
+"""Long after any run of today has ended."""
 
 MOST_MESSAGES = 1 << 32
 
 MOST_BINS = 10_000
-"""Bins reach beyond the age of the universe with fewer."""
+"""Fewer bins than this reach beyond the age of the universe."""
 
 LONGEST_TEXT = 2_000
 
 Said = SinkReport | ChainReport | Stall | None
-"""None is a task that lives."""
+"""None is a task that is alive."""
 
 
 class Envelope(NamedTuple):
-    """Who sent a message, the number of it, and how many could not be sent before it."""
+    """The sender of a message, its number, and how many could not be sent before it."""
 
     speaker: str
     number: int
@@ -52,7 +52,7 @@ class Envelope(NamedTuple):
 
 
 def opened(said: bytes, token: str) -> dict[str, Any] | None:
-    """A message of our own tasks; whatever else comes to the port is none."""
+    """A message of our own tasks; None for anything else that comes to the port."""
     try:
         message = json.loads(said)
     except (ValueError, RecursionError):
@@ -62,17 +62,17 @@ def opened(said: bytes, token: str) -> dict[str, Any] | None:
 
 
 def envelope(message: dict[str, Any]) -> Envelope:
-    """The outside of a message."""
+    """The envelope of a message."""
     number = _whole(message.get("number"), most=MOST_MESSAGES)
     unsent = _whole(message.get("unsent", 0), most=MOST_MESSAGES)
     return Envelope(_text(message, "speaker"), number, unsent)
 
 
 def read(message: dict[str, Any]) -> Said:
-    """The inside of a message.
+    """The content of a message.
 
     Raises:
-        ValueError: If anything is missing, or is not what it must be.
+        ValueError: If anything is missing or invalid.
     """
     if "sink" in message:
         return _sink_report(message)
@@ -169,7 +169,7 @@ def _whole(value: object, *, least: int = 0, most: int = MOST) -> int:
 
 def _finite(value: object) -> float:
     if not isinstance(value, int | float) or not 0 <= value < MOST_NUMBER:
-        raise ValueError(f"{repr(value)[:50]} is not a number that can be")
+        raise ValueError(f"{repr(value)[:50]} is not a valid number")
     return float(value)
 
 
@@ -178,7 +178,7 @@ def _count(message: dict[str, Any], key: str) -> int:
 
 
 def _sum(message: dict[str, Any], key: str) -> int:
-    """A sum of ages or times: below zero where clocks differ, or jump."""
+    """A sum of ages or times: below zero if clocks differ or jump."""
     return _signed(message.get(key))
 
 
@@ -212,7 +212,7 @@ def _several(message: dict[str, Any], key: str, number: int) -> list[Any]:
 
 
 def _batch(message: dict[str, Any]) -> int:
-    """The batch; a task outside of any counts in the first."""
+    """The batch; a task outside of any counts as in the first."""
     value = message.get("batch")
     return 0 if value is None else _whole(value)
 
@@ -229,5 +229,5 @@ def _histogram(message: dict[str, Any], key: str) -> LogHistogram:
 def _bins(message: dict[str, Any], key: str) -> Counter[int]:
     counts = Counter({int(bin_): _whole(held) for bin_, held in _table(message, key).items()})
     if any(not 0 <= bin_ <= MOST_BINS for bin_ in counts) or math.fsum(counts.values()) >= MOST:
-        raise ValueError(f"{key} has a bin that cannot be")
+        raise ValueError(f"{key} has an invalid bin")
     return counts

@@ -2,8 +2,8 @@
 
 The steps live in the streaming plan, so that Spark plans them once and its own stateful operators
 keep their meaning. Compiling each batch anew inside ``foreachBatch`` would let chains change from
-batch to batch without a restart, but has Spark analyse and plan a second query for every batch,
-which doubled the time of a small one when both were tried side by side: a restart between two
+batch to batch without a restart, but makes Spark analyse and plan a second query for every batch,
+which doubled the time of a small batch when both were tried side by side: a restart between two
 batches (below 0.3 s, and rare) is cheaper. Only a flow with several outputs, or with branches that
 come together again, is compiled for each batch: what they share is computed once.
 
@@ -54,19 +54,19 @@ if TYPE_CHECKING:
     from tailrace.spark.worker.meter import Meters
 
 FIRST_TRIGGER = "10 milliseconds"
-"""How often the query looks for its first records, before the pacer takes over."""
+"""How often the query checks for its first records, before the pacer takes over."""
 
 
 WAITING = "Waiting for"
-"""How Spark's message of a query begins that has nothing to do."""
+"""The start of Spark's status message for a query that has nothing to do."""
 
 UNWORKED_S = 10.0
-"""How long the end of a batch is waited for that no executor is there to work on."""
+"""How long to wait for the end of a batch when there are no executors."""
 
 
 @dataclass
 class _Times:
-    """The moments of the batch at hand."""
+    """The times of the current batch."""
 
     planned_us: int
     handed_us: int
@@ -77,9 +77,9 @@ class _Times:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The executors that a job runs on, and who hears how many tasks they could hold.
+    """The executors that a job runs on, and a callback for how many tasks they could hold.
 
-    Only ``steered`` ones follow the plan.
+    They follow the plan only if ``steered``.
     """
 
     executors: Executors
@@ -117,7 +117,7 @@ class MicroBatch(SparkBackend):
     ) -> None:
         """``on_measure`` gets every finished batch; a ``pool`` of executors follows the plan.
 
-        A query is idle when no batch was cut for ``idle_ms``, and no record waits.
+        A query is idle when no batch was cut for ``idle_ms`` and no record waits.
         """
         super().__init__(job, graph, plan, tell)
         self.on_measure = on_measure
@@ -145,12 +145,12 @@ class MicroBatch(SparkBackend):
         return self._compiled is not None and (others or self._outdated())
 
     def _outdated(self) -> bool:
-        """Whether the plan needs another query than the one that was compiled."""
+        """Whether the plan needs a different query from the compiled one."""
         plan, compiled = self.plan, self._compiled or self.plan
         return (plan.chains, plan.partitions) != (compiled.chains, compiled.partitions)
 
     def _steer(self, pool: Pool) -> bool:
-        """Have the executors that the plan wants; whether some are to go between two batches."""
+        """Ask for the planned executors; returns whether some must go between two batches."""
         wanted = self.plan.executors
         self._look_at(pool)
         if wanted is None or not pool.steered:
@@ -165,7 +165,7 @@ class MicroBatch(SparkBackend):
         return bool(pool.executors.surplus())
 
     def _look_at(self, pool: Pool) -> None:
-        """See what has become of the executors, and tell if that is another state than before."""
+        """Check the state of the executors, and report it if it has changed."""
         state = pool.look(self.plan.executors)
         self._slots = state.slots
         if state != self._seen:
@@ -173,9 +173,9 @@ class MicroBatch(SparkBackend):
             self._tell(PoolChanged(state))
 
     def can(self, action: Change) -> str | None:
-        """All but what is for real-time mode, or for executors that are not its own to change."""
+        """Everything but actions for real-time mode, and for executors that it must not change."""
         if isinstance(action, SetLifetimes | SetFlush):
-            return "Micro-batches are handed over whole, so that nothing in them has a lifetime."
+            return "Micro-batches are handed over whole, so nothing in them has a lifetime."
         if isinstance(action, SetExecutors) and self._pool is None:
             return "The flow does not decide on executors: give it executors=(least, most)."
         return None
@@ -187,11 +187,11 @@ class MicroBatch(SparkBackend):
             self._pacer.setInterval(float(action.interval_ms))
 
     def _is_idle(self) -> bool:
-        """Whether the query has nothing to do for a while: none waits, none is worked on."""
+        """Whether the query has had nothing to do for a while: no record waits, no batch runs."""
         query, lately_us = self._query, now_us() - self._idle_ms * 1e3
         if query is None or self._previous_cut_us > lately_us:
             return False
-        status = query.status  # it waits only when it has looked at the source since its start
+        status = query.status  # it only waits after it has checked the source since its start
         return not status["isDataAvailable"] and status["message"].startswith(WAITING)
 
     def _start_query(self) -> None:
@@ -237,13 +237,13 @@ class MicroBatch(SparkBackend):
         while self._pacer is None and query.isActive and query.status["isTriggerActive"]:
             if self._late():
                 break
-            threading.Event().wait(0.01)  # its first batch is about to bring the pacer
+            threading.Event().wait(0.01)  # its first batch will install the pacer
         unworked = self._pool is not None and not self._pool.executors.there()
         held = self._hold(query, UNWORKED_S if unworked else math.inf)
         self._end(query, held=held)
 
     def _give_up(self) -> None:
-        self._generation += 1  # whatever the batch still does, it publishes nothing any more
+        self._generation += 1  # whatever the batch still does, it no longer publishes anything
         super()._give_up()
 
     def _at_hand(self) -> int:
@@ -251,7 +251,7 @@ class MicroBatch(SparkBackend):
         return super()._at_hand() if batch is None else batch
 
     def _hear(self, said: SinkReport | ChainReport | Stall) -> None:
-        """Take in that a step hangs; what was measured comes with the batch."""
+        """Note that a step hangs; measurements come with the batch."""
         if isinstance(said, Stall):
             self.stalls.hear(said)
 
@@ -284,7 +284,7 @@ class MicroBatch(SparkBackend):
             publish.append((name, self._write(output, sink, batch_id, shared)))
         times.computed_us = now_us()
         meters = arrivals.taken(self._meters)
-        # Dead letters first: a replayed batch that is published already is not computed again.
+        # Dead letters first: a replayed batch that is already published is not computed again.
         for name, act in (*self._dead_letters(meters, batch_id), *publish):
             if generation != self._generation:
                 raise FlowFailed(f"Batch {batch_id} was given up and is not published.")
@@ -297,7 +297,7 @@ class MicroBatch(SparkBackend):
         self._learn(batch_id, times, meters)
 
     def _cut_us(self, handed_us: int) -> int:
-        """When the batch was cut. Of a query's first batch only its hand-over is known."""
+        """When the batch was cut. For a query's first batch only its hand-over is known."""
         if self._pacer is not None:
             return int(self._pacer.lastCutUs())
         query: Any = self._query or self.job.spark.streams.get(
@@ -307,7 +307,7 @@ class MicroBatch(SparkBackend):
         return handed_us
 
     def _shared_outputs(self, frame: DataFrame, shared: list[DataFrame]) -> dict[str, DataFrame]:
-        """The outputs of a batch whose ways part, computed once up to there."""
+        """The outputs of a batch with a fork, which is computed once up to there."""
         forks = self.graph.forks()
 
         def keep(made: DataFrame, name: str) -> DataFrame:
@@ -321,11 +321,11 @@ class MicroBatch(SparkBackend):
     def _write(
         self, frame: DataFrame, sink: Sink, batch_id: int, shared: list[DataFrame]
     ) -> Publish:
-        """Let a sink compute and keep the batch; where state is part of it, it is computed anyway.
+        """Let a sink compute and keep the batch; if it has state, it is computed in any case.
 
-        A sink that has the batch already does not compute it again, and what a user's function
-        does with one is its own business. But keyed steps write their state as they are computed,
-        and Spark fails a batch in which its own operators have not.
+        A sink that already has the batch does not compute it again, and a user's function may not
+        compute it at all. But keyed steps write their state when they are computed, and Spark
+        fails a batch in which its own operators have not written theirs.
         """
         keyed = any(step.keyed_by for step in self.graph.steps)
         if self._keeps_state and isinstance(sink, OnceSink) and sink.holds(batch_id):
@@ -358,14 +358,14 @@ class MicroBatch(SparkBackend):
         self._batches += 1
         self._tell(BatchFinished(measure))
         if self._pacer is not None and self._outdated():
-            self._pacer.hold()  # the next batch is one of the query to come
+            self._pacer.hold()  # the next batch belongs to the next query
         if self.on_measure is not None:
             self.on_measure(measure)
         with self._wake:
             self._wake.notify_all()
 
     def _ran(self) -> Plan:
-        """The plan that the batch at hand runs under: chains and partitions as compiled."""
+        """The plan of the current batch: chains and partitions as compiled."""
         compiled = self._compiled or self.plan
         return replace(self.plan, chains=compiled.chains, partitions=compiled.partitions)
 
@@ -397,7 +397,7 @@ class MicroBatch(SparkBackend):
 
 
 def _even_ages(records: int, previous_cut_us: int, times: _Times) -> tuple[LogHistogram, Moments]:
-    """Ages of records that are taken to have come evenly since the previous batch was cut."""
+    """Ages of records, assumed to have come evenly since the previous batch was cut."""
     oldest = (times.handed_us - previous_cut_us) / 1e3
     newest = (times.handed_us - times.planned_us) / 1e3
     ages = newest + (oldest - newest) * (np.arange(records) + 0.5) / records
@@ -405,6 +405,6 @@ def _even_ages(records: int, previous_cut_us: int, times: _Times) -> tuple[LogHi
 
 
 def _aggregates(frame: DataFrame) -> bool:
-    """Whether the plan aggregates across batches, which asks for another output mode."""
+    """Whether the plan aggregates across batches, which needs another output mode."""
     plan: Any = frame._jdf.queryExecution().analyzed()
     return "Aggregate" in plan.toString()

@@ -1,10 +1,10 @@
 """The real-time backend: long tasks through which records flow one by one.
 
 One streaming query per flow, with ``trigger(realTime=...)``. Chains get their records through our
-own hand-over (``jvm/src/tailrace/handover/HandOver.java``); steps with partitions of their own sit
-behind a pipelined shuffle. Tasks say what they measure as they run (``worker/telemetry.py``), and
-the lifetimes of open batches change as they run. Where a plan needs another query, the batch at
-hand is ended before its time, so that nothing is repeated.
+own hand-over (``jvm/src/tailrace/handover/HandOver.java``); steps with partitions of their own come
+after a pipelined shuffle. Tasks report measurements while they run (``worker/telemetry.py``), and
+the lifetimes of open batches change while they run. If a plan needs another query, the current
+batch is ended early, so that nothing is repeated.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 LONGEST_END_S = 10.0
-"""How long a batch may take to end before its time, unless told otherwise. Tasks on executors do
-not hear of it: a longer batch of theirs is then given up, and repeated by the next start."""
+"""How long a batch may take to end early, by default. Tasks on executors do not notice the request:
+their batch is given up if it takes longer, and repeated by the next start."""
 
 SILENCE_S = 10.0
 FIRST_WORD_S = 30.0
-"""How long nothing may be heard of the steps before that is said; workers take a while to begin."""
+"""How long steps may be silent before that is reported; workers take a while to start."""
 
 SILENCE = (
-    "Nothing was heard of the steps for {:.0f} s while the query ran, so that measurements are "
+    "Nothing was heard from the steps for {:.0f} s while the query ran, so measurements are "
     "missing: tasks send them by UDP to {}, which every executor must be able to reach."
 )
 
@@ -74,33 +74,33 @@ LOST = re.compile(
     r"|java\.io\.IOException: (?:Failed to connect to|Connection from \S+ closed)"
     r"|\bio\.netty\.\S*Exception\b|\bClosedChannelException\b"
 )
-"""What Spark says of a batch that lost an executor; a task that was sending to it may notice first.
-Tasks of micro-batches are repeated by Spark itself; those of a real-time batch hand records to each
-other and can only be repeated together."""
+"""Spark's errors for a batch that lost an executor; a task that was sending to it may notice first.
+Spark itself repeats tasks of micro-batches; those of a real-time batch send records to each other
+and can only be repeated together."""
 
 CROWDED = "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT"
-"""What it says of a batch that finds too few free slots: since an executor was lost, or since other
-flows of the session have them for a moment."""
+"""Spark's error for a batch that finds too few free slots: because an executor was lost, or because
+other flows of the session hold them for a moment."""
 
 LOSSES = 3
-"""How often in a row a batch may lose an executor before the flow is taken to be at fault."""
+"""How often in a row a batch may lose an executor before the flow itself is blamed."""
 
 TICK_MS = 20.0
-"""How often a keyed step that may set timers is told that time passes while no records come."""
+"""How often a keyed step with timers is called to check them while no records come."""
 
 CROWDED_PAUSE_S = 1.0
-"""How long a batch that found too few free slots waits before it is begun again."""
+"""How long a batch that found too few free slots waits before it is started again."""
 
 NEEDED = {
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
     "spark.sql.streaming.realTimeMode.asyncProgressTrackingByDefault.enabled": "false",
     "spark.sql.streaming.realTimeMode.dangerouslyAllowCheckpointV1.enabled": "true",
 }
-"""What a session is told when its first flow in real-time mode starts; nothing else heeds it.
+"""Settings made in a session when its first real-time flow starts; nothing else uses them.
 
-The list of allowed operators has none that runs Python. Its log is written batch by batch, since
-the state of keyed steps is kept by batch. And it may go on with the log that micro-batches wrote,
-which is dangerous only for operators of Spark's that keep state.
+Spark's list of allowed operators has none that runs Python. The log is written batch by batch,
+since the state of keyed steps is kept by batch. And a flow may continue the log that micro-batches
+wrote, which is dangerous only for Spark's own stateful operators.
 """
 
 
@@ -132,7 +132,7 @@ class RealTime(SparkBackend):
         self._silent_s = 0.0
 
     def notes(self) -> tuple[str, ...]:
-        """What a report should say of the run."""
+        """Notes on the run for the report."""
         found = list(super().notes())
         if self._silent_s:
             found.append(SILENCE.format(self._silent_s, self._telemetry.client.host))
@@ -151,14 +151,14 @@ class RealTime(SparkBackend):
             self._tell(TasksReported(said))
 
     def _check(self, now_s: float) -> None:
-        """Notice that nothing is heard: tasks speak once a second, whether records come or not."""
+        """Detect silence: tasks report once a second, whether records come or not."""
         if self._pacer is None or not self.graph.names:
             return
         heard_s = self._telemetry.heard_s
         quiet_s = now_s - max(self._begun_s, heard_s or 0.0)
         if quiet_s >= (FIRST_WORD_S if heard_s is None else SILENCE_S):
             if not self._silent_s:
-                _LOG.warning("%s: nothing is heard of the steps.", self.job.name)
+                _LOG.warning("%s: nothing is heard from the steps.", self.job.name)
             self._silent_s = max(self._silent_s, quiet_s)
 
     def _release(self) -> None:
@@ -172,9 +172,10 @@ class RealTime(SparkBackend):
     # --- the life of the query -------------------------------------------------------------
 
     def _is_mended_by_a_start(self, error: str) -> bool:
-        """A lost executor is replaced, and the batch at hand repeated on what is there then.
+        """Whether a restart helps: after a lost executor, or when other flows hold the slots.
 
-        Slots that others have are waited for, a second at a time.
+        A lost executor is replaced, and the batch repeated. Slots are waited for, a second at a
+        time.
         """
         batch, now_s = self._at_hand(), time.monotonic()
         if CROWDED in error:
@@ -213,7 +214,7 @@ class RealTime(SparkBackend):
 
     @contextmanager
     def _as_flow(self) -> Iterator[None]:
-        """While it lasts, a query that this thread starts is this flow's to the JVM and its tasks.
+        """Within the block, the JVM and tasks know queries of this thread as this flow's.
 
         Flows of one session share a JVM, and their steps may have the same names.
         """
@@ -226,7 +227,7 @@ class RealTime(SparkBackend):
             context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def _output(self, name: str, sink: Any) -> DataFrame:
-        """The pipeline on records that bear the time of their arrival, seen at its end."""
+        """The pipeline on records that carry their arrival time, measured at its end."""
         compilation = Compilation(
             self._compiled,
             self.graph,
@@ -253,24 +254,24 @@ class RealTime(SparkBackend):
         return self._other_tasks + sum(partitions.values())
 
     def can(self, action: Change) -> str | None:
-        """All but another number of executors, and more partitions than there are slots.
+        """Everything but changing executors, and having more partitions than there are slots.
 
-        Those slots are claimed here: another flow may have taken them since they were counted.
+        The slots are claimed here: another flow may have taken them since they were counted.
         """
         if isinstance(action, SetExecutors):
-            return "In real-time mode a flow holds its slots, so that executors cannot come and go."
+            return "In real-time mode a flow holds its slots, so executors cannot come and go."
         if isinstance(action, SetPartitions) and self.job.share is not None:
             return self.job.share.claim(self._tasks_of(action.partitions))
         return None
 
     def apply(self, action: Change) -> None:
-        """Change lifetimes while records flow, and all else where the batch at hand ends."""
+        """Change lifetimes while records flow, and everything else when the current batch ends."""
         super().apply(action)
         if isinstance(action, SetLifetimes):
             self._set_lifetimes(self.plan)
 
     def _publish_letters(self) -> None:
-        """Publish the dead letters of batches that have been committed since the last time."""
+        """Publish the dead letters of batches committed since the last call."""
         if self.job.dead_letters is None:
             return
         committed = BatchLog(self.job.directory / "checkpoint").committed
@@ -311,12 +312,12 @@ class RealTime(SparkBackend):
 
 
 def has_lost_executor(error: str) -> bool:
-    """Whether a batch failed because an executor went away, not by what a step said."""
+    """Whether a batch failed because an executor went away, not because a step failed."""
     return FAILURE not in error and bool(LOST.search(error))
 
 
 def compiled(job: Job, compilation: Compilation, sink: Sink) -> DataFrame:
-    """The output of a job, its records with the time of their arrival as far as it is known."""
+    """The output of a job, whose records carry their arrival time as far as it is known."""
     arrived = job.arrived
     if arrived is None:
         raise InputError(
@@ -333,8 +334,8 @@ def check(job: Job, graph: Graph, plan: Plan, constraints: Iterable[Constraint])
     """Refuse a job that real-time mode cannot run, before anything is started.
 
     Returns:
-        The tasks that it holds slots for beside those of the plan's partitions: of the source, and
-        behind exchanges of Spark's own.
+        The tasks that it holds slots for besides those of the plan's partitions: those of the
+        source, and those after Spark's own exchanges.
     """
     obstacles = _why_not_start(job, graph)
     if not obstacles:
@@ -349,7 +350,7 @@ def check(job: Job, graph: Graph, plan: Plan, constraints: Iterable[Constraint])
 
 
 def why_not(job: Job, graph: Graph, constraints: Iterable[Constraint]) -> list[str]:
-    """What stands against running a job in real-time mode, in sentences that say what to do."""
+    """Why a job cannot run in real-time mode, in sentences that say what to do."""
     found = _why_not_start(job, graph)
     if found or not _to_the_end(constraints):
         return found
@@ -376,7 +377,7 @@ def _why_not_start(job: Job, graph: Graph) -> list[str]:
         )
     if len(job.sinks) > 1 or graph.forks():
         found.append(
-            "its ways part, and Spark reads a source in real-time mode for one way only; make "
+            "it forks, and in real-time mode Spark reads a source for one branch only; make "
             "each output a flow of its own, or use backend='microbatch'."
         )
     found.extend(
@@ -393,15 +394,15 @@ def _why_not_judge(output: DataFrame) -> list[str]:
     if TAG in output.columns:
         return []
     why = (
-        f"there is {lost_in(output)} on the way, behind which a record's arrival is not known any "
-        "more, so that its latency could not be judged; end the path of the constraint before "
-        "that, or use backend='microbatch'."
+        f"there is {lost_in(output)} on the path, after which a record's arrival is no longer "
+        "known, so its latency could not be measured; end the path of the constraint before that, "
+        "or use backend='microbatch'."
     )
     return [why]
 
 
 def _slots_needed(job: Job, output: DataFrame) -> int:
-    """The tasks that run at once: those of the source, and those behind every exchange."""
+    """The tasks that run at once: those of the source, and those after every exchange."""
     shuffle = int(conf_of(job.spark, "spark.sql.shuffle.partitions") or 200)
     behind = job.jvm.tailrace.plan.LivePlan.tasksBehindExchanges(output._jdf, shuffle)
     reading = job.source_partitions or job.jvm.tailrace.plan.LivePlan.streams(job.frame._jdf)
@@ -409,7 +410,7 @@ def _slots_needed(job: Job, output: DataFrame) -> int:
 
 
 def _preview(job: Job, graph: Graph, plan: Plan | None) -> DataFrame:
-    """The output as it would be run, without anybody to report to."""
+    """The output as it would be run, but without telemetry."""
     compilation = Compilation(plan, graph, telemetry=TelemetryClient("", 0, ""))
     return compiled(job, compilation, next(iter(job.sinks.values())))
 

@@ -1,8 +1,8 @@
 """The slots of a session, counted across the flows that run in it.
 
 A flow in real-time mode holds its slots as long as it runs, and its batches begin only when all of
-them are free. Micro-batches share what is left: one slot is enough for all of them to go on. A flow
-that can never run beside the others would wait without a word, so it is refused before it starts.
+them are free. Micro-batches share the rest: one slot is enough for all of them to make progress. A
+flow that can never run beside the others would wait silently, so it is refused before it starts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 MICROBATCH = 0
-"""What micro-batches hold: nothing, but now and then they need a slot that is free."""
+"""What micro-batches hold: nothing, but now and then they need a free slot."""
 
 SLOTS_S = 60.0
-"""How long a cluster may take to have the slots that a flow holds, as when an executor was lost."""
+"""How long a cluster may take to provide a flow's slots, for example after losing an executor."""
 
 LOOK_S = 0.2
 """How often the slots of a cluster are counted while they are waited for."""
@@ -49,10 +49,10 @@ class Claims:
         self._claims: dict[object, SlotClaim] = {}
 
     def claim(self, owner: object, wanted: SlotClaim, there: int) -> str | None:
-        """Claim slots in place of what the owner had; if they are not there, say so and do nothing.
+        """Claim slots in place of the owner's earlier claim; if they do not fit, only say why.
 
-        One that asks for no more than it has need not fit beside the others again: when a cluster
-        has lost slots, they come back, or every flow would have to go.
+        An owner that asks for no more than it has need not fit beside the others again: when a
+        cluster has lost slots, they come back, or every flow would have to go.
         """
         with self._lock:
             before = self._claims.get(owner)
@@ -63,7 +63,7 @@ class Claims:
             return why
 
     def room(self, owner: object, there: int) -> int:
-        """How many slots the owner may hold, with those that it has."""
+        """How many slots the owner may hold, including those that it has."""
         with self._lock:
             return max(0, there - _taken(self._others(owner)))
 
@@ -133,7 +133,7 @@ def _names(claims: Sequence[SlotClaim]) -> str:
 
 
 class SlotShare:
-    """What one run has of the slots of its session, under whichever plan."""
+    """One run's share of the slots of its session, under any plan."""
 
     def __init__(self, context: SparkContext, flow: str) -> None:
         """Claim nothing yet."""
@@ -143,14 +143,14 @@ class SlotShare:
         self._there = context.defaultParallelism
 
     def claim(self, held: int) -> str | None:
-        """Claim slots in place of those of the plan before; if they are not there, say why."""
+        """Claim slots in place of those of the previous plan; if they do not fit, say why."""
         self._there = self._context.defaultParallelism
         return self._claims.claim(self, SlotClaim(self._flow, held), self._there)
 
     def wait_for(self, held: int, given_up: Callable[[], bool] = lambda: False) -> None:
-        """Claim slots as soon as they are there; a local session has all it will ever have.
+        """Claim slots as soon as they are there; a local session never gets more than it has.
 
-        Executors come one after the other when a session begins, and one that was lost is replaced.
+        Executors come one by one when a session starts, and a lost one is replaced.
 
         Raises:
             EnvironmentUnfit: If they do not come.
@@ -167,7 +167,7 @@ class SlotShare:
 
     @property
     def room(self) -> int:
-        """How many slots the run may hold, with those that it has."""
+        """How many slots the run may hold, including those that it has."""
         return self._claims.room(self, self._there)
 
     def release(self) -> None:

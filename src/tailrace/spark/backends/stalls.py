@@ -1,4 +1,4 @@
-"""What hangs in a run, as the driver knows it: kept for the report, and warned of as it happens."""
+"""Stalls of a run, as the driver knows them: kept for the report, with a warning as they happen."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tailrace.spark.worker.watch import stack_of
 _LOG = logging.getLogger(__name__)
 
 MOST = 100
-"""How many stalls are kept; of more, the first and the number."""
+"""How many stalls are kept; further ones are only counted."""
 
 MOST_SAID = 5
-"""How many of them a report tells in sentences."""
+"""How many of them a report describes in sentences."""
 
 UNUSUAL = 5.0
 RECENT = 20
 FEW = 3
 """A phase of a batch hangs when it lasts this many times as long as the longest of the recent ones;
-with only a few to compare with, this many times what is called a stall."""
+with too few to compare with, this many times the limit for a stall."""
 
 AGAIN = 2.0
-"""A stall is warned of again when it has lasted this many times as long."""
+"""The warning for a stall is repeated when it has lasted this many times as long."""
 
 
 class Stalls:
@@ -42,7 +42,7 @@ class Stalls:
         self._more = 0
 
     def hear(self, stall: Stall) -> None:
-        """Keep what is known of a stall now, and warn of it where that is news."""
+        """Keep the latest report of a stall, and warn if it is news."""
         with self._lock:
             if stall.place not in self._found and len(self._found) >= MOST:
                 self._more += 1
@@ -60,7 +60,7 @@ class Stalls:
 
     @property
     def found(self) -> tuple[Stall, ...]:
-        """All of them, those that are over included."""
+        """All of them, including those that are over."""
         with self._lock:
             return tuple(self._found.values())
 
@@ -70,7 +70,7 @@ class Stalls:
         return tuple(stall for stall in self.found if not stall.over)
 
     def notes(self) -> tuple[str, ...]:
-        """What a report should say of them."""
+        """Notes on them for the report."""
         found = self.found
         more = len(found) + self._more - MOST_SAID
         rest = (f"There were {more} more stalls.",) if more > 0 else ()
@@ -78,7 +78,7 @@ class Stalls:
 
 
 class _Doing(NamedTuple):
-    """What is done with the batch at hand, since when, and in which thread."""
+    """What is being done with the current batch, since when, and in which thread."""
 
     batch: int
     phase: str
@@ -88,14 +88,14 @@ class _Doing(NamedTuple):
 
 
 class Phases:
-    """What the driver does with the batch at hand, and whether that takes far longer than usual.
+    """What the driver does with the current batch, and whether that takes far longer than usual.
 
-    A batch may hang where no step does: in Spark, in a file system, in a user's function that is
-    the sink. The thread that works says what it begins; another one looks.
+    A batch may hang outside of steps: in Spark, in a file system, in a user's function that is the
+    sink. The working thread notes what it begins; another thread checks.
     """
 
     def __init__(self, stalls: Stalls, stall_s: float) -> None:
-        """``stall_s`` is the least that counts as a stall."""
+        """``stall_s`` is the shortest time that counts as a stall."""
         self._stalls = stalls
         self._stall_s = stall_s
         self._doing: _Doing | None = None
@@ -104,17 +104,17 @@ class Phases:
 
     @property
     def batch(self) -> int | None:
-        """The batch at hand."""
+        """The current batch."""
         doing = self._doing
         return None if doing is None else doing.batch
 
     def begin(self, batch: int, phase: str, sink: str | None = None) -> None:
-        """Go on to what is done next with a batch, in this thread."""
+        """Start the next phase of a batch, in this thread."""
         self.end()
         self._doing = _Doing(batch, phase, sink, time.monotonic(), threading.get_ident())
 
     def end(self) -> None:
-        """Nothing is being done."""
+        """End the current phase, if any."""
         doing, self._doing = self._doing, None
         if doing is not None:
             took_s = time.monotonic() - doing.since_s
@@ -124,7 +124,7 @@ class Phases:
                 self._stalls.hear(replace(said, seconds=took_s, over=True))
 
     def look(self, now_s: float) -> None:
-        """Say that what is being done hangs, unless a step is known to."""
+        """Report that the current phase hangs, unless a step is known to hang."""
         doing = self._doing
         if doing is None or any(stall.step for stall in self._stalls.open):
             return
@@ -135,7 +135,7 @@ class Phases:
             self._stalls.hear(self._said)
 
     def _limit_s(self, phase: str) -> float:
-        """How long a phase may last: some times as long as lately; to begin with, long."""
+        """How long a phase may last: several times as long as recent ones; long at the start."""
         took_s = self._took_s.get(phase, ())
         if len(took_s) < FEW:
             return UNUSUAL * self._stall_s

@@ -1,7 +1,7 @@
 """Has another backend take over while a flow runs, in a thread of its own.
 
-A change is a restart where a batch ends, on the same offsets and the same state. It waits for the
-threads of the backend that ends, so that none of them may make it.
+A change is a restart at the end of a batch, on the same offsets and the same state. It waits for
+the threads of the backend that ends, so it must not run in one of them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ AUTO = "auto"
 
 
 class Switch:
-    """Makes the changes that it is asked for, one after the other."""
+    """Makes the requested changes, one after the other."""
 
     def __init__(self, change: Callable[[Backend], None], tell: Callable[[Event], object]) -> None:
-        """``change`` makes one, or raises; ``tell`` hears of what could not be made."""
+        """``change`` makes one, or raises; ``tell`` gets those that could not be made."""
         self._change = change
         self._tell = tell
         self._wanted = queue.SimpleQueue[SwitchBackend | None]()
@@ -35,11 +35,11 @@ class Switch:
         self._thread.start()
 
     def ask(self, action: SwitchBackend) -> None:
-        """Have a change made soon."""
+        """Request a change."""
         self._wanted.put(action)
 
     def close(self) -> None:
-        """Finish the change at hand, and make no other."""
+        """Finish the current change, and make no other."""
         self._wanted.put(None)
         self._thread.join()
 

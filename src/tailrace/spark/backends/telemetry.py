@@ -1,10 +1,10 @@
-"""The server of telemetry, in the driver: hears what tasks say while they run.
+"""The telemetry server, in the driver: receives the reports of tasks while they run.
 
 Chains (``worker/telemetry.py``), the watch over their steps (``worker/watch.py``) and the end of
-the flow (``jvm/src/tailrace/probe/SinkProbe.java``) speak in datagrams. What does not bear the
-run's own token is ignored; what is lost, malformed or not taken in is counted, and the report says
-so. Nothing ends the listening but the end of the run: a socket that fails is opened anew at the
-same address.
+the flow (``jvm/src/tailrace/probe/SinkProbe.java``) send datagrams. Those without the run's own
+token are ignored; those that are lost, malformed or fail to be processed are counted, and the
+report says so. Listening ends only with the run: a socket that fails is reopened at the same
+address.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _LOG = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 ANYWHERE = "0.0.0.0"  # noqa: S104 - what comes without the token is ignored
 DEAF = (
-    "The driver could not listen to its tasks for {:.1f} s: its socket failed and had to be opened "
-    "anew."
+    "The driver could not listen to its tasks for {:.1f} s: its socket failed and had to be "
+    "reopened."
 )
 _LONGEST = 65_536
 _BUFFER = 4 << 20
@@ -50,7 +50,7 @@ _MOST_SPEAKERS = 1_000
 
 
 class TelemetryServer:
-    """Listens until it is closed, and hands on what it hears."""
+    """Listens until it is closed, and passes on what it receives."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class TelemetryServer:
         letters: Path,
         stall_s: float = STALL_S,
     ) -> None:
-        """Listen on loopback where tasks run in this machine, else where the driver listens.
+        """Listen on loopback if tasks run on this machine, else where the driver listens.
 
         That is ``spark.driver.bindAddress``; ``spark.driver.host`` is how others reach it, which
         may be an address that this machine does not have.
@@ -80,7 +80,7 @@ class TelemetryServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; what was said before is heard."""
+        """Stop listening, after everything sent before has been received."""
         self._closing = True
         family, to = resolved(_reached(self._address[0]), self._address[1])
         with socket.socket(family, socket.SOCK_DGRAM) as own:
@@ -91,14 +91,14 @@ class TelemetryServer:
         self._socket.close()
 
     def notes(self) -> tuple[str, ...]:
-        """What a report should say of what was not heard."""
+        """Notes for the report on what was not received."""
         never = f", {self.unsent} of them before they were sent" if self.unsent else ""
         found = [
             (self.lost, f"{self.lost} measurements were lost on their way to the driver{never}."),
-            (self.bad, f"{self.bad} messages of tasks were malformed and left out."),
+            (self.bad, f"{self.bad} messages from tasks were malformed and left out."),
             (
                 self.failed,
-                f"{self.failed} messages of tasks could not be taken in ({self._misheard}).",
+                f"{self.failed} messages from tasks could not be processed ({self._misheard}).",
             ),
             (self.deaf_s, DEAF.format(self.deaf_s)),
         ]
@@ -119,7 +119,7 @@ class TelemetryServer:
                 self._take(message)
 
     def _take(self, message: dict[str, Any]) -> None:
-        """Hand a message on; one that is bad, or that the other end fails on, is counted."""
+        """Pass on a message; count it if it is bad or cannot be processed."""
         try:
             self._count(envelope(message))
             said = read(message)
@@ -131,16 +131,16 @@ class TelemetryServer:
             return
         try:
             self._heard(said)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next message may be right
+        except Exception as error:  # noqa: BLE001 - the next message may be fine
             self.failed += 1
             if not self._misheard:
-                _LOG.warning("What a task said could not be taken in.", exc_info=error)
+                _LOG.warning("A report of a task could not be processed.", exc_info=error)
             self._misheard = f"{type(error).__name__}: {error}"
 
     def _open_anew(self, error: OSError) -> None:
-        """Bind the same port again, which running tasks speak to, however long that takes."""
+        """Bind the same port again, which running tasks send to, however long that takes."""
         began_s, before_s = time.monotonic(), self.deaf_s
-        _LOG.warning("The socket that listens to tasks failed and is opened anew: %s", error)
+        _LOG.warning("The socket that listens to tasks failed and is reopened: %s", error)
         self._socket.close()
         while not self._closing:
             self.deaf_s = before_s + time.monotonic() - began_s
@@ -152,18 +152,18 @@ class TelemetryServer:
                 return
 
     def _count(self, said: Envelope) -> None:
-        """Messages of one speaker are numbered; a number that was skipped was not heard."""
+        """Count lost messages: those of one speaker are numbered, so a gap means a loss."""
         before = self._speakers.pop(said.speaker, Envelope(said.speaker, -1, 0))
         self.lost += max(0, said.number - before.number - 1)
         self.unsent += max(0, said.unsent - before.unsent)
-        self._speakers[said.speaker] = said  # last, so that those who are silent go first
+        self._speakers[said.speaker] = said  # last, so that silent speakers are dropped first
         if len(self._speakers) > _MOST_SPEAKERS:
             for oldest in list(self._speakers)[: _MOST_SPEAKERS // 2]:
                 del self._speakers[oldest]
 
 
 def _addresses(context: SparkContext) -> tuple[str, str]:
-    """Where to listen, and where tasks are told to speak to."""
+    """The address to listen on, and the address for tasks to send to."""
     if (context.master or "").startswith("local"):
         return LOOPBACK, LOOPBACK
     conf = context.getConf()
@@ -172,7 +172,7 @@ def _addresses(context: SparkContext) -> tuple[str, str]:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket that listens there; anywhere, if this machine has no such address."""
+    """A socket that listens there, or on all addresses if this machine has no such address."""
     try:
         return _bound_at(host, port)
     except OSError as error:
@@ -200,7 +200,7 @@ def _reached(host: str) -> str:
 
 
 def seen(frame: DataFrame, client: TelemetryClient, sink: str) -> DataFrame:
-    """The same records, seen as they pass the end of a flow; the tag comes off."""
+    """The same records without their tag, measured as they pass the end of a flow."""
     session: Any = frame.sparkSession
     watch = session._jvm.tailrace.probe.SinkProbe.filter(
         client.host, client.port, client.token, sink, float(SMALLEST_MS), float(GAMMA)

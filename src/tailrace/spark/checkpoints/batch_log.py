@@ -1,8 +1,8 @@
 """Spark's log of a checkpoint: which batches were begun, which committed, and what each holds.
 
-Spark writes the offsets of a batch before the batch runs and its commit after. Between two runs
-this log is all that says how far a flow has come, so whatever is kept beside it (published
-batches, state) is compared with it.
+Spark writes the offsets of a batch before the batch runs and its commit afterwards. Between two
+runs this log alone says how far a flow has come, so everything kept beside it (published batches,
+state) is compared with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HEADER_LINES = 2
-"""The version and the settings stand before the offsets of the sources."""
+"""The version and the settings come before the offsets of the sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class BatchLog:
-    """The log in the directory that Spark calls the checkpoint."""
+    """The log in Spark's own checkpoint directory."""
 
     directory: Path
 
@@ -59,21 +59,21 @@ class BatchLog:
         return all((offsets / str(end)).exists() for end in (batch - 1, batch) if end >= 0)
 
     def range_of(self, batch: int) -> Range:
-        """What a batch holds, which the log must know."""
+        """The part of the input in a batch that the log knows."""
         return Range(self._digest(batch - 1), self._digest(batch))
 
     def settings(self, batch: int) -> dict[str, str]:
-        """The settings that the query goes on with from a batch, whatever the session has."""
+        """The settings with which the query resumes from a batch, whatever the session has."""
         settings: dict[str, str] = json.loads(self._lines(batch)[1])["conf"]
         return settings
 
     def check(self) -> None:
-        """Refuse a log that has lost offsets of a batch which it calls committed."""
+        """Refuse a log that has lost the offsets of a committed batch."""
         if self.committed > self.begun:
             raise InputError(
                 f"The checkpoint {self.directory.parent} has lost the offsets of batch "
-                f"{self.committed}, which it committed: put back a whole copy of it, or go on from "
-                f"batch {self.begun} with --after-restore."
+                f"{self.committed}, which it committed: restore a complete copy of it, or continue "
+                f"from batch {self.begun} with --after-restore."
             )
 
     def forget_commits(self) -> None:
@@ -101,7 +101,7 @@ class BatchLog:
             lines = []
         if len(lines) <= HEADER_LINES:
             raise InputError(
-                f"The checkpoint {self.directory.parent} has no offsets of batch {batch}: put back "
-                "a whole copy of it, or start with a new checkpoint."
+                f"The checkpoint {self.directory.parent} has no offsets of batch {batch}: restore "
+                "a complete copy of it, or start with a new checkpoint."
             )
         return lines

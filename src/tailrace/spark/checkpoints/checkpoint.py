@@ -1,4 +1,4 @@
-"""A checkpoint: what a run leaves, and what a later one must fit to go on with it."""
+"""A checkpoint: what a run leaves, and what a later run must fit to resume from it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Checkpoint:
 
     @property
     def identity(self) -> str:
-        """What names the checkpoint, in whatever is kept beside it."""
+        """The id of the checkpoint, stored with everything that belongs to it."""
         return self._manifest.identity
 
     def state_of(self, step: str) -> Path:
@@ -49,10 +49,10 @@ class Checkpoint:
     ) -> tuple[str, ...]:
         """Make the checkpoint fit a flow with these steps, or refuse.
 
-        Whatever ends this early, doing it once more does the rest; ``prepare`` comes after it.
+        If this is interrupted, a repeated call does the rest; ``prepare`` comes after it.
 
         Returns:
-            What a report should say of it.
+            Notes for the report.
         """
         before = self._manifest.steps
         if before is None:
@@ -72,9 +72,9 @@ class Checkpoint:
         return _told(found)
 
     def prepare(self, partitions: Mapping[str, int]) -> None:
-        """Fix the partitions of keyed steps, or refuse others than they had; then say who wrote.
+        """Fix the partitions of keyed steps, or refuse a changed number; then write the manifest.
 
-        A step that is new to a checkpoint begins without state, as of its last batch.
+        A step that is new to a checkpoint starts without state, as of the last batch.
         """
         for name, layout in (self._manifest.steps or {}).items():
             if layout.kind != KEYED:
@@ -86,13 +86,13 @@ class Checkpoint:
                 begin(place, partitions[name], self.log.committed)
             else:
                 raise InputError(
-                    f"The checkpoint {self.directory} has lost the state of step '{name}': put "
-                    "back a whole copy of it, or start with a new checkpoint."
+                    f"The checkpoint {self.directory} has lost the state of step '{name}': restore "
+                    "a complete copy of it, or start with a new checkpoint."
                 )
         self._manifest.write(self.directory)
 
     def _put_aside(self, name: str) -> None:
-        """Keep the state of a step that has gone, where no later step of its name finds it."""
+        """Keep the state of a removed step where no later step of the same name finds it."""
         place = self.state_of(name)
         aside = self.directory / "removed" / f"{place.name}-{self.log.committed}"
         aside.parent.mkdir(exist_ok=True)
@@ -107,7 +107,7 @@ class Checkpoint:
             respread(place, partitions, self.log.committed, to)
 
     def _steps_found(self, steps: Mapping[str, Layout]) -> dict[str, Layout]:
-        """The steps of a checkpoint that does not name them, as far as its state tells."""
+        """The steps of a checkpoint that does not name them, as far as its state shows."""
         there = self.directory / "state"
         kept = {place.name for place in there.iterdir()} if there.is_dir() else set()
         found = {
@@ -121,7 +121,7 @@ class Checkpoint:
         return found | {unquote(name): Layout(KEYED) for name in others}
 
     def _check_places(self, name: str, types: tuple[str, ...]) -> None:
-        """Refuse keys of another type: they lie where the hash of theirs has sent them."""
+        """Refuse keys of another type: their hash put them into other partitions."""
         spread = spread_of(self.state_of(name))
         if spread is None or self.log.committed < 0:
             return
@@ -129,19 +129,19 @@ class Checkpoint:
         for number, store in enumerate(stores):
             if not _belong(list(store.values), number, spread.partitions, types):
                 raise InputError(
-                    f"The state of step '{name}' in {self.directory} lies where keys of type "
-                    f"{', '.join(types)} do not: key the step by the type that it had, or start "
+                    f"The state of step '{name}' in {self.directory} is not partitioned by keys of "
+                    f"type {', '.join(types)}: key the step by the type that it had, or start "
                     "with a new checkpoint."
                 )
 
 
 def _belong(keys: list[Key], partition: int, partitions: int, types: tuple[str, ...]) -> bool:
-    """Whether keys lie in the partition that their types send them to, as far as can be said."""
+    """Whether keys are in the partition that Spark's hash gives their types, if that is known."""
     try:
         for kind in types:
             rule_of(kind)
     except InputError:
-        return True  # a type that Spark hashes in a way which is not known here
+        return True  # a type whose hash in Spark is not known here
     try:
         return all(place == partition for place in places(keys, partitions, types))
     except InputError:

@@ -1,9 +1,9 @@
-"""The secret that lets into a cluster on this machine, and how sessions get it.
+"""The secret that gives access to a cluster on this machine, and how sessions get it.
 
-Loopback is open to every user of a machine, and whoever may submit to a cluster runs code as its
-owner. So a cluster of ours asks for a secret (``spark.authenticate``). It stands in a file in the
-user's cache directory that nobody else can read, named by the port of the master, and is on no
-command line. Traffic is authenticated, not encrypted: it does not leave the machine.
+Loopback is open to every user of a machine, and a user who may submit to a cluster runs code as its
+owner. So our clusters require a secret (``spark.authenticate``). It is in a file in the user's
+cache directory that no other user can read, named by the port of the master, and is on no command
+line. Traffic is authenticated, not encrypted: it does not leave the machine.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VARIABLE = "_SPARK_AUTH_SECRET"
-"""The variable that Spark's own daemons, and executors, read it from."""
+"""The environment variable that Spark's own daemons, and executors, read it from."""
 
 
 def place(port: int) -> Path:
-    """Where the secret of the cluster whose master listens on a port stands, if there is one."""
+    """The file with the secret of the cluster whose master listens on a port."""
     return cache.directory() / f"cluster-{port}.secret"
 
 
 def grant(port: int) -> str:
-    """Make a secret, and leave it where only this user finds it.
+    """Create a secret, and store it where only this user can read it.
 
     Raises:
-        EnvironmentUnfit: If there is no such place.
+        EnvironmentUnfit: If that is not possible.
     """
     file, secret = place(port), token_hex(32)
     try:
@@ -43,21 +43,21 @@ def grant(port: int) -> str:
             opened.write(secret)
     except OSError as error:
         raise EnvironmentUnfit(
-            f"The secret of the cluster cannot be written ({error.strerror}: {file}): make that "
-            "possible, or set XDG_CACHE_HOME to a directory of your own."
+            f"The secret of the cluster cannot be written ({error.strerror}: {file}): check "
+            "that directory, or set XDG_CACHE_HOME to a directory of your own."
         ) from error
     return secret
 
 
 def revoke(port: int, secret: str) -> None:
-    """Remove the secret, unless another cluster has left its own there by now."""
+    """Remove the secret, unless another cluster has stored its own there meanwhile."""
     with suppress(FileNotFoundError):
         if place(port).read_text(encoding="ascii") == secret:
             place(port).unlink()
 
 
 def settings(master: str) -> dict[str, str]:
-    """What lets a session into the cluster of this master; nothing where none of ours is known."""
+    """The settings that give a session access to the cluster; none if the cluster is not ours."""
     port = urlsplit(master).port
     if port is None or not place(port).exists():
         return {}
@@ -71,6 +71,6 @@ def _require_trust(where: Path) -> None:
     why = cache.distrusted(where)
     if why is not None:
         raise EnvironmentUnfit(
-            f"The secret of a cluster cannot be kept safe, because {why}: take away that right, or "
-            "set XDG_CACHE_HOME to a directory of your own."
+            f"The secret of a cluster cannot be kept safe, because {why}: remove that permission, "
+            "or set XDG_CACHE_HOME to a directory of your own."
         )

@@ -1,9 +1,9 @@
 """A class archive: executors on this machine start faster.
 
-A JVM that becomes an executor reads, checks and links more than ten thousand classes, which is most
-of what its start takes. Java can write them to a file as they are after that, and map the file the
-next time (class data sharing, JEP 350). One executor is run for it, once for each Java and each
-Spark; what does not fit what starts later is ignored by Java, and costs nothing.
+A JVM that becomes an executor reads, checks and links more than ten thousand classes, which takes
+most of its start-up time. Java can then write the linked classes to a file, and map that file the
+next time (class data sharing, JEP 350). One executor is run to make it, once for each Java and each
+Spark; Java ignores an archive that does not fit, at no cost.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _LOG = logging.getLogger(__name__)
 OPTIONS = "spark.executor.extraJavaOptions"
 
 PATIENCE_S = 180.0
-"""How long making it may take, on a machine that has much else to do."""
+"""How long making it may take, on a busy machine."""
 
 _CONTENT = 4
-"""Another number whenever an archive is to hold other classes."""
+"""To be changed whenever archives should hold other classes."""
 
 ENDING_S = 60.0
-"""How long making it may take to end, with a cluster and a session, when it is interrupted."""
+"""How long the making may take to end, with its cluster and session, when interrupted."""
 
 WRITING_S = 60.0
-"""How long the executor may take to write it, after it was told to end."""
+"""How long the executor may take to write it, after it was asked to end."""
 
 
 def path() -> Path:
@@ -55,9 +55,9 @@ def path() -> Path:
 
 
 def options(given: Mapping[str, str]) -> dict[str, str]:
-    """What lets executors start from the archive, added to what they are given; nothing without.
+    """The options for starting executors from the archive, added to the given ones; else none.
 
-    An archive that others may have written is not used: its classes would run as ours.
+    An archive that other users may have written is not used: its classes would run as ours.
     """
     own = given.get(OPTIONS, "")
     file = path()
@@ -71,7 +71,7 @@ def options(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def ensure() -> Path:
-    """The archive; it is made first if there is none, which takes half a minute."""
+    """The archive; if there is none it is made first, which takes half a minute."""
     file = path()
     try:
         why = cache.distrusted(cache.made(file.parent))
@@ -88,7 +88,7 @@ def ensure() -> Path:
 
 
 def _require_jars_only() -> None:
-    """Java archives no classes while a folder with anything in it is on the class path."""
+    """Refuse a class path with a non-empty folder, for which Java archives no classes."""
     folder = os.environ.get("SPARK_CONF_DIR")
     if folder and any(Path(folder).iterdir()):
         raise _unfit(
@@ -97,10 +97,10 @@ def _require_jars_only() -> None:
 
 
 def _make_apart(file: Path) -> None:
-    """Make it in a process of its own, since this one may have a session already.
+    """Make it in a separate process, since this one may already have a session.
 
-    That process is in a group of its own, so that Ctrl-C is for us. It is then interrupted by us,
-    once, and cleans up behind itself.
+    That process is in a group of its own, so that Ctrl-C reaches only us. We then interrupt it,
+    once, and it cleans up after itself.
     """
     command = [sys.executable, "-m", __name__, str(file)]
     with subprocess.Popen(  # noqa: S603 - our own command
@@ -122,7 +122,7 @@ def _make_apart(file: Path) -> None:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """Let it end by itself, so that it leaves nothing; see to it that it does."""
+    """Let it end by itself, so that it cleans up; kill it if it does not."""
     child.send_signal(signal.SIGINT)
     try:
         with suppress(subprocess.TimeoutExpired):
@@ -134,13 +134,13 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 def _unfit(why: str) -> EnvironmentUnfit:
     return EnvironmentUnfit(
-        f"No class archive for executors could be made ({why}): mend that, or go without, which on "
-        "the command line is --no-archive."
+        f"No class archive for executors could be made ({why}): fix that, or go without it "
+        "(--no-archive on the command line)."
     )
 
 
 def _make(file: Path) -> None:
-    """Run an executor that writes down what it has loaded when it ends."""
+    """Run an executor that archives the classes it has loaded when it ends."""
     from tailrace.spark.cluster.executors import warmer  # noqa: PLC0415
     from tailrace.spark.cluster.local import Cluster  # noqa: PLC0415 - only the child needs them
     from tailrace.spark.session import session  # noqa: PLC0415
@@ -166,5 +166,5 @@ def _make(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been told to ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent may have had it ignored
     _make(Path(sys.argv[1]))

@@ -1,12 +1,12 @@
-"""The executors of a session: how many there are, more of them, fewer of them.
+"""The executors of a session: counting, adding and removing them.
 
-Through Spark's developer API, which standalone, YARN and Kubernetes serve alike. A request is only
-a wish: the cluster answers "yes" to any number, and what it cannot give it gives never. So what was
-asked for is held against what came, and a wish that stays open is reported.
+This uses Spark's developer API, which works on standalone, YARN and Kubernetes. A request is only a
+wish: the cluster answers "yes" to any number, even if it can never provide it. So requests are
+compared with what came, and a wish that stays open is reported.
 
-An executor that has just come is cold: its first task starts Python and loads thousands of
-classes, which takes seconds, and a batch waits for its last task. So a new executor is first given
-tasks that do all that and nothing else, on every slot it has. Batches are kept off it until then.
+A new executor is cold: its first task starts Python and loads thousands of classes, which takes
+seconds, and a batch waits for its last task. So a new executor first gets tasks that do just that,
+on every slot it has. Batches are kept off it until then.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 PATIENCE_S = 45.0
-"""How long executors may take to come before the cluster is taken to have no more."""
+"""How long executors may take to come before the cluster is assumed to have no more."""
 
 REFUSED_S = 10.0
-"""How long an executor that was busy when it should go is left alone, and how long a cluster that
-did not answer is."""
+"""How long to wait before trying again to remove a busy executor, or to reach a cluster that did
+not answer."""
 
 REFUSALS = 3
-"""So often an executor may be busy when it should go before it is taken to stay."""
+"""How often an executor may be busy when it should go before it is assumed to stay."""
 
 WARMING = pa.schema([pa.field("x", pa.int32())])
 WARM_UPS = 2
-"""How often a new executor is warmed up: what was loaded the first time runs fast the second."""
+"""How often a new executor is warmed up: the first run loads code, the second makes it fast."""
 
 
 @dataclass(slots=True)
 class _Wish:
-    """How many executors were asked for, since when fewer are there, and who heard it."""
+    """How many executors were asked for, since when some are missing, and if that got through."""
 
     total: int
     since_s: float
@@ -91,16 +91,16 @@ def in_charge(spark: SparkSession, flow: str) -> Iterator[None]:
 
 
 class Executors:
-    """The executors of a running session, and how to have another number of them.
+    """The executors of a running session, and how to change their number.
 
-    ``warm_up``, once it is set, is called with the id of each one that comes, in a thread of its
-    own, before it is taken to be ready. ``now_s`` is the clock, for tests.
+    ``warm_up``, once it is set, is called with the id of each new executor, in a separate thread,
+    before it counts as ready. ``now_s`` is the clock, for tests.
     """
 
     def __init__(self, spark: SparkSession, now_s: Callable[[], float] = time.monotonic) -> None:
-        """Take charge of them; refuses a session that has none to take charge of.
+        """Take charge of them; refuses a session whose executors cannot be changed.
 
-        Those that are there already are taken to be warm.
+        Existing executors are assumed to be warm.
         """
         context: Any = spark.sparkContext
         self._context = context._jsc.sc()
@@ -119,13 +119,13 @@ class Executors:
         self._refusals = Counter[str]()
         self.warm_up: Callable[[str], None] | None = None
         self._known = set(self.there())
-        for known in self._known:  # one that has just come may still be kept for a warm-up
+        for known in self._known:  # a new one may still be held for a warm-up
             self._pool.release(self._context, known)
         self._warming: set[str] = set()
 
     @property
     def requested(self) -> int | None:
-        """How many the cluster was asked for last; None if it was not."""
+        """How many the cluster was last asked for; None if it was not asked."""
         return None if self._wish is None else self._wish.total
 
     def there(self) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ class Executors:
         return tuple(sorted(self._pool.ready(self._context), key=int))
 
     def ready(self) -> tuple[str, ...]:
-        """Those of them that are warm; what is new begins to warm up."""
+        """Those of them that are warm; new ones start to warm up."""
         there = self.there()
         for new in set(there) - self._known:
             self._known.add(new)
@@ -146,7 +146,7 @@ class Executors:
         return tuple(one for one in there if one not in self._warming)
 
     def _warmed(self, new: str, warm_up: Callable[[str], None]) -> None:
-        """Warm an executor up; one that cannot be is taken as it is."""
+        """Warm up an executor; if that fails, use it as it is."""
         try:
             warm_up(new)
         except (Py4JError, PySparkException) as error:
@@ -156,10 +156,10 @@ class Executors:
             self._warming.discard(new)
 
     def ask_for(self, total: int) -> None:
-        """Have the cluster bring the number up to ``total``; none ends for a lower one.
+        """Ask the cluster to bring the number up to ``total``; a lower number ends none.
 
-        What ``spark.cores.max`` forbids is refused here: the cluster would not say so. One that
-        does not answer is asked again a while later.
+        More than ``spark.cores.max`` allows is refused here: the cluster would not say so. A
+        cluster that does not answer is asked again a while later.
         """
         now_s, wish = self._now_s(), self._wish
         if wish is not None and wish.total != total:
@@ -178,7 +178,7 @@ class Executors:
         self._wish = _Wish(total, now_s if wish is None else wish.since_s, heard, self._now_s())
 
     def surplus(self) -> tuple[str, ...]:
-        """The executors beyond the number asked for, the newest, which know least by heart."""
+        """The executors beyond the number asked for: the newest, which have cached least."""
         if self._wish is None:
             return ()
         now_s = self._now_s()
@@ -186,9 +186,9 @@ class Executors:
         return tuple(willing[self._wish.total :])
 
     def end_surplus(self) -> tuple[str, ...]:
-        """End those, except for any that has a task to finish; the ones that end.
+        """End the surplus, except executors that are running a task; returns those that end.
 
-        To be called between two batches, when no task of the flow runs: nothing is then repeated.
+        To be called between two batches, when no task of the flow runs, so that none is repeated.
         """
         surplus = self.surplus()
         if not surplus:
@@ -201,7 +201,7 @@ class Executors:
         return ended
 
     def missing(self) -> str | None:
-        """What to tell of a wish that the cluster does not fulfil; None while it may yet."""
+        """Why a wish is not fulfilled, as a sentence; None if it is, or still may be."""
         wish, there = self._wish, self.there()
         if wish is None:
             return None
@@ -212,26 +212,26 @@ class Executors:
             return None
         said = f"{wish.total} executors were asked for and {len(there)} are there after "
         if not wish.heard:
-            return f"{said}{PATIENCE_S:.0f} s: the cluster manager does not answer; look after it."
+            return f"{said}{PATIENCE_S:.0f} s: the cluster manager does not answer; check on it."
         return (
             f"{said}{PATIENCE_S:.0f} s: the cluster has no worker with {self.cores} cores and the "
             "memory of an executor free; add workers, or ask for fewer."
         )
 
     def _staying(self, beyond: Sequence[str]) -> str | None:
-        """What to tell of executors that were busy each time that they should have gone."""
+        """A sentence on executors that were busy each time they should have gone, if any."""
         if not beyond or any(self._refusals[one] < REFUSALS for one in beyond):
             return None
         for one in beyond:
             del self._refusals[one]
         return (
-            f"{len(beyond)} executors more than the flow wants stay, since they have tasks of "
-            "other queries each time that they should go: give those a session of their own."
+            f"{len(beyond)} executors more than the flow wants stay, since they run tasks of "
+            "other queries each time they should go: give those a session of their own."
         )
 
 
 def _answered(ask: Callable[[], _T], otherwise: _T) -> _T:
-    """What the cluster manager answers, or something else if it is not reached."""
+    """The cluster manager's answer, or ``otherwise`` if it cannot be reached."""
     try:
         return ask()
     except Py4JError as error:
@@ -240,17 +240,17 @@ def _answered(ask: Callable[[], _T], otherwise: _T) -> _T:
 
 
 def warmer(spark: SparkSession, cores: int, functions: tuple[object, ...]) -> Callable[[str], None]:
-    """What warms up an executor of so many cores, for flows whose steps call these functions.
+    """A function that warms up executors with this many cores, for steps with these functions.
 
-    Python gets them along, so that what they import is imported there; but they are not called. A
-    step that does nothing is, as theirs will be: the first Arrow array that is made of a list has
-    pyarrow import pandas, a third of a second. Its records are then shuffled, as records are.
+    Python receives the functions, so that it imports what they import; but they are not called. A
+    step that does nothing is run the way theirs will be: the first Arrow array made from a list
+    has pyarrow import pandas, which takes a third of a second. Its records are then shuffled.
     """
     session: Any = spark
     pool = session._jvm.tailrace.cluster.ExecutorPool
 
     def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _ = functions  # what a function speaks of travels with it
+        _ = functions  # what a function refers to is sent with it
         return Chain((RowOperator("warm-up", itemgetter(0), WARMING, "fail"),))(batches)
 
     def warm_up(executor: str) -> None:
@@ -263,7 +263,7 @@ def warmer(spark: SparkSession, cores: int, functions: tuple[object, ...]) -> Ca
 
 
 def _obstacle(spark: SparkSession, context: Any, jvm: Any) -> str | None:
-    """Why the number of executors is not ours to change, and what would make it so."""
+    """Why the number of executors cannot be changed, and how to make it possible."""
     if not isinstance(jvm.tailrace.cluster.ExecutorPool, JavaClass):
         return (
             f"the session was built without {JAR.name}; build it with tailrace.session(), or name "
@@ -276,13 +276,10 @@ def _obstacle(spark: SparkSession, context: Any, jvm: Any) -> str | None:
         )
     if context.executorAllocationManager().isDefined():
         return (
-            "Spark's dynamic allocation is on and would pull the other way; set "
+            "Spark's dynamic allocation is on and would interfere; set "
             "spark.dynamicAllocation.enabled=false, or let tailrace.session(executors=...) build "
             "the session."
         )
     if conf_of(spark, "spark.executor.cores") is None:
-        return (
-            "an executor takes all cores of its worker unless it is told how many; set "
-            "spark.executor.cores."
-        )
+        return "an executor takes all cores of its worker by default; set spark.executor.cores."
     return None

@@ -1,8 +1,8 @@
 """A real standalone cluster of Spark on this machine: a master and workers from the pip package.
 
-For development and tests of what needs executors: they are processes of their own here as they
-are anywhere. Everything listens on loopback, and nothing outlives the Python that started it. Other
-users of the machine reach loopback too: only who has the cluster's secret is let in
+For development, and for tests of what needs executors: here they are separate processes, as on any
+cluster. Everything listens on loopback, and nothing outlives the Python process that started it.
+Other users of the machine reach loopback too, so access needs the cluster's secret
 (``tailrace.spark.cluster.access``).
 """
 
@@ -30,21 +30,21 @@ PATIENCE_S = 60.0
 
 LOOK_S = 0.05
 LEAST_BYTES = 512 << 20
-"""What Spark wants for an executor at least, about."""
+"""About the least memory that Spark needs for an executor."""
 
 _HOME = Path(pyspark.__file__).parent
 _LAST_PORT = 65_535
 _GUARDED = (
     "-Dspark.authenticate=true -Dspark.master.rest.enabled=false -Dspark.ui.killEnabled=false"
 )
-"""The ways into a master: by the secret; not by REST, which knows none; not by its page."""
+"""Access to a master: with the secret; not by REST, which does not check it; not by its page."""
 
 _DIRECTLY = build_opener(ProxyHandler({}))
-"""Asks this machine itself: a proxy that the user has would look for the master at its own."""
+"""Connects directly: the user's proxy would look for the master on its own machine."""
 
 
 class Cluster:
-    """A master and workers that run while the block does.
+    """A master and workers that run as long as the block.
 
     ::
 
@@ -52,7 +52,7 @@ class Cluster:
             spark = tailrace.session(master=cluster.master, executors=(1, 8))
 
     A worker offers ``cores`` cores, which may be more than the machine has, and ``memory`` for
-    each of them. ``port`` is where the master listens, any free one unless given.
+    each of them. ``port`` is the port of the master, by default any free one.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Cluster:
         if not is_free(self._port):
             self._directory.cleanup()
             raise EnvironmentUnfit(
-                f"The port {self._port} that the master is to listen on is in use: end what holds "
-                "it, or give another."
+                f"The port {self._port} for the master is in use: end the process that holds it, "
+                "or give another port."
             )
         deadline = time.monotonic() + PATIENCE_S
         try:
@@ -116,8 +116,8 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop workers, then the master, and leave nothing, also if that is interrupted."""
-        with ExitStack() as ending:  # what was put in last goes first
+        """Stop workers, then the master, and clean up, even if that is interrupted."""
+        with ExitStack() as ending:  # last in, first out
             ending.callback(self._directory.cleanup)
             if self._secret is not None:
                 ending.callback(access.revoke, self._port, self._secret)
@@ -126,7 +126,7 @@ class Cluster:
             self._processes = []
 
     def watch(self, seconds: float) -> None:
-        """Wait so long; complain if a part of the cluster ends meanwhile."""
+        """Wait for the given time; raise an error if a part of the cluster ends meanwhile."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self._still_alive(float("inf"))
@@ -170,7 +170,7 @@ class Cluster:
         return self._place / f"{name}.log"
 
     def _state(self) -> dict[str, Any] | None:
-        """What the master says of itself; None while it does not answer."""
+        """The state that the master reports; None while it does not answer."""
         try:
             address = f"http://{HOST}:{self._ui_port}/json/"
             with _DIRECTLY.open(address, timeout=5) as answer:
@@ -180,17 +180,17 @@ class Cluster:
         return state if state.get("status") == "ALIVE" else None
 
     def _still_alive(self, deadline: float) -> None:
-        """Wait a moment; complain if a process is gone, or time is up."""
+        """Wait a moment; raise an error if a process is gone or time is up."""
         time.sleep(LOOK_S)
         for number, process in enumerate(self._processes):
             if process.wait(0):
                 name = "master" if number == 0 else f"worker-{number - 1}"
                 raise EnvironmentUnfit(
-                    f"The {name} of the cluster ended by itself ({process.last_words()}): mend "
+                    f"The {name} of the cluster ended by itself ({process.last_words()}): fix "
                     "that, and start it again."
                 )
         if time.monotonic() > deadline:
             raise EnvironmentUnfit(
-                f"The cluster was not ready in {PATIENCE_S:.0f} s: give the machine a rest, or "
-                "ask for fewer workers."
+                f"The cluster was not ready in {PATIENCE_S:.0f} s: free the machine of other work, "
+                "or ask for fewer workers."
             )

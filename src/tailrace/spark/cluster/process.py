@@ -1,4 +1,4 @@
-"""Processes that never outlive the Python that started them, and ports on this machine for them."""
+"""Processes that never outlive the Python process that started them, and free ports for them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 30_000)
-"""Below the ports that systems give to clients: a client that keeps asking for a server which is
-down could otherwise be given that very port to ask from, and so be connected to itself."""
+"""Below the ports that systems assign to clients: a client that keeps connecting to a server that
+is down could otherwise get the same port as its own, and so connect to itself."""
 
 SCATTER = 6_151
-"""A prime near the golden section of the range, so that neighbours land far apart."""
+"""A prime near the golden section of the range, so that neighbours end up far apart."""
 
 _LEASH = 'cat > /dev/null; kill -9 "$1" 2> /dev/null'
-"""Waits until the pipe from Python is closed, which Python's death does too, and kills."""
+"""Waits until the pipe from Python is closed, also by Python's death, and then kills."""
 
 
 class ChildProcess:
-    """A process in a session of its own, so that Ctrl-C is for us, who then end it properly."""
+    """A process in a session of its own, so that Ctrl-C reaches only us and we end it properly."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ChildProcess:
         directory: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it; what it says is appended to ``log``."""
+        """Start it; its output is appended to ``log``."""
         self._log = log
         with log.open("ab") as said:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
@@ -59,11 +59,11 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The id of the process."""
         return self._process.pid
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long at most; whether the process has ended."""
+        """Wait up to the given time; returns whether the process has ended."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -71,13 +71,13 @@ class ChildProcess:
         return True
 
     def last_words(self) -> str:
-        """The last thing that its log calls an error, or the last thing it says at all."""
+        """The last error in its log, or else the last line."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         causes = [line for line in lines if re.search(r"(Exception|Error|ERROR)\b.*:", line)]
         return masked((causes or lines or ["it gave no reason"])[-1].strip().rstrip("."))
 
     def stop(self, patience_s: float) -> None:
-        """Ask it to end, and see to it that it does."""
+        """Ask it to end, and kill it if it does not."""
         self._process.terminate()
         try:
             self.wait(patience_s)
@@ -96,17 +96,19 @@ class ChildProcess:
 
 
 def free_ports() -> Iterator[int]:
-    """Ports that nothing listens on, from a place in the range that differs between processes.
+    """Ports that nothing listens on, starting at a point in the range that depends on the process.
 
     Processes that start together have neighbouring numbers, and must not take neighbouring ports.
     """
     first = os.getpid() * SCATTER % len(PORTS)
     yield from filter(is_free, (*PORTS[first:], *PORTS[:first]))
-    raise EnvironmentUnfit(f"No port from {PORTS[0]} to {PORTS[-1]} is free: end what holds them.")
+    raise EnvironmentUnfit(
+        f"No port from {PORTS[0]} to {PORTS[-1]} is free: end the processes that hold them."
+    )
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on a port of this machine."""
+    """Whether nothing listens on a port of this machine."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

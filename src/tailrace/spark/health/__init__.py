@@ -1,1 +1,1 @@
-"""Whether all is well, and if not, why."""
+"""Checks of machine and session, and what a run uses."""

@@ -1,4 +1,4 @@
-"""The doctor: what is missing or slow on this machine and in this session, and how to mend it."""
+"""The doctor: what is missing or slow on this machine and in this session, and how to fix it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def machine() -> tuple[Finding, ...]:
-    """What can be said before a session is started."""
+    """What can be checked before a session is started."""
     return tuple(_machine())
 
 
@@ -36,7 +36,7 @@ def _machine() -> Iterator[Finding]:
     if not pyspark.startswith("4.3."):
         yield Finding(
             fatal=True,
-            what=f"PySpark {pyspark} is not one that this version of Tailrace was built for.",
+            what=f"PySpark {pyspark} is not supported by this version of Tailrace.",
             remedy="Install pyspark>=4.3,<4.4.",
         )
     pandas = importlib.metadata.version("pandas")
@@ -63,7 +63,7 @@ def _machine() -> Iterator[Finding]:
 
 
 def try_session(*, plain: bool) -> tuple[Finding, ...]:
-    """What a new session lacks; that there is none is a finding too."""
+    """What a new session lacks; if it does not start, that is the finding."""
     try:
         spark = session(plain=plain)
     except EnvironmentUnfit as error:
@@ -94,7 +94,7 @@ def _workers(spark: SparkSession) -> Iterator[Finding]:
 
     try:
         workers = spark.range(1).mapInArrow(who, "python string").toArrow()["python"].to_pylist()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+    except Exception as error:  # noqa: BLE001 - any error is the finding
         yield Finding(
             fatal=True,
             what=f"Python workers do not work ({_last_line(error)}).",

@@ -1,8 +1,8 @@
-"""The energy that this machine's processors take, where it is measured and may be read.
+"""The energy that this machine's processors use, if it is measured and may be read.
 
 Linux shows the counters of the processor (RAPL) under ``/sys/class/powercap``: microjoules for each
-package, which begin again from zero at a given range. Virtual machines mostly have none, and others
-than root often may not read them.
+package, which wrap around to zero at a given range. Virtual machines mostly have none, and users
+other than root often may not read them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 
 ROOT = Path("/sys/class/powercap")
 _PACKAGE = re.compile(r"intel-rapl:\d+")
-"""A package; what stands below one (``intel-rapl:0:0``) is part of it."""
+"""A package; its parts (``intel-rapl:0:0``) do not match."""
 
 
 class EnergyMeter:
-    """Adds up what the packages of this machine take from when it is made.
+    """Adds up what the packages of this machine use, from its creation on.
 
-    To be read more often than counters begin again, which is every few minutes at full power.
+    To be read more often than counters wrap around, which is every few minutes at full power.
     """
 
     def __init__(self, root: Path = ROOT) -> None:
@@ -40,7 +40,7 @@ class EnergyMeter:
         self._lock = threading.Lock()
 
     def read(self) -> float | None:
-        """Joules so far; None where this machine does not show any."""
+        """Joules so far; None if this machine shows none."""
         if not self._last:
             return None
         with self._lock:

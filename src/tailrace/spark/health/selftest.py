@@ -1,8 +1,8 @@
 """The self-test of real-time mode: do records really flow within milliseconds here?
 
-Real-time mode rests on settings and on inner parts of Spark, and where one of them is not as it
-should be, records still flow, but seconds late. So the first flow in a session that wants it is
-preceded by a very short one of our own.
+Real-time mode relies on settings and on internals of Spark, and if one of them is wrong, records
+still flow, but seconds late. So before the first real-time flow of a session, we run a very short
+one of our own.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BOUND_MS = 100.0
-"""More than a busy machine takes, and far less than any buffer that is not emptied."""
+"""More than a busy machine takes, and far less than any unflushed buffer causes."""
 
 RATE_PER_S = 200
 
 FIRST_S = 60.0
-"""How long the first record may take: a new session has all of its code and workers to load."""
+"""How long the first record may take: a new session has to load all of its code and workers."""
 
 LONGEST_S = 20.0
-"""How long records may take to flow as they should once the first has come through."""
+"""How long records may take to get fast after the first has come through."""
 
 _passed: set[str] = set()
 _testing = Lock()
@@ -47,7 +47,7 @@ _testing = Lock()
 
 
 def require_milliseconds(spark: SparkSession) -> None:
-    """Refuse a session in which records do not flow; once a session."""
+    """Refuse a session in which records do not flow fast; tested once per session."""
     application = spark.sparkContext.applicationId or ""
     with _testing:
         if application in _passed:
@@ -64,7 +64,7 @@ def examine(spark: SparkSession) -> Finding | None:
     if median_ms is not None and median_ms <= BOUND_MS:
         return None
     lacks = [finding.what for finding in findings(spark)]
-    cause = f"of its settings: {lacks[0]}" if lacks else "the machine is too busy, or Spark another"
+    cause = f"due to a setting: {lacks[0]}" if lacks else "the machine is busy, or Spark differs"
     took = "none came through" if median_ms is None else f"half of them took {median_ms:.0f} ms"
     return Finding(
         fatal=True,
@@ -104,7 +104,7 @@ def _median_ms(spark: SparkSession) -> float | None:
 
 
 def _settled(backend: RealTime, controller: Controller) -> float | None:
-    """The median of the first half second in which records flow, or of the last that was seen."""
+    """The median of the first half second in which records flow fast, or else of the last one."""
     left_s, step_s = FIRST_S, 0.1
     median_ms = None
     while left_s > 0 and not backend.wait(step_s):

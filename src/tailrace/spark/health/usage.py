@@ -1,4 +1,4 @@
-"""What a run uses: wall time, the CPU time of all its processes here, slots, and energy."""
+"""What a run uses: wall time, CPU time of all its processes here, slots, and energy."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tailrace.report.data import Usage
 from tailrace.spark.health.energy import EnergyMeter
 
 LOOK_S = 5.0
-"""How often a meter looks: a process that ends leaves behind what it was last seen to have used."""
+"""How often a meter reads: a process that ends counts with its last reading."""
 
 
 class _Clock:
-    """Adds up what processes use, the ended ones included, as far as they were seen.
+    """Adds up what processes use, including ended ones, as far as they were seen.
 
-    The system would add the time of an ended process to its parent's, but Spark's daemon of Python
-    workers does not wait for them, and where nobody waits that time is lost.
+    The system adds the time of an ended process to the parent that waits for it, but Spark's daemon
+    does not wait for its Python workers, so their time would be lost.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class _Clock:
                 try:
                     times = process.cpu_times()
                 except psutil.NoSuchProcess:
-                    continue  # ended just now: what it was last seen to have used is kept
+                    continue  # just ended: its last reading is kept
                 alive[process] = times.user + times.system
             self._ended_s += sum(s for process, s in self._alive.items() if process not in alive)
             self._alive = alive
@@ -42,14 +42,14 @@ class _Clock:
 
 
 cpu_seconds = _Clock().read
-"""CPU seconds so far of this process and everything that it started, as far as it was seen."""
+"""CPU seconds so far of this process and everything that it started, as far as seen."""
 
 
 class UsageMeter:
-    """Measures from when it is made until it is closed."""
+    """Measures from its creation until it is closed."""
 
     def __init__(self, slots: int) -> None:
-        """``slots`` are the task slots that the run holds to begin with."""
+        """``slots`` are the task slots that the run holds at the start."""
         self._slots = slots
         self._held_s = 0.0
         self._held_from_s = time.monotonic()
@@ -61,21 +61,21 @@ class UsageMeter:
         self._thread.start()
 
     def read(self) -> Usage:
-        """What was used since."""
+        """What was used so far."""
         now_s = time.monotonic()
         core_s = self._held_s + self._slots * (now_s - self._held_from_s)
         cpu_s = cpu_seconds() - self._began_cpu_s
         return Usage(now_s - self._began_s, core_s, cpu_s, self._energy.read())
 
     def hold(self, slots: int) -> None:
-        """The run holds another number of slots from now on."""
+        """Count with another number of slots from now on."""
         if slots != self._slots:
             now_s = time.monotonic()
             self._held_s += self._slots * (now_s - self._held_from_s)
             self._held_from_s, self._slots = now_s, slots
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         self._closed.set()
         self._thread.join()
 

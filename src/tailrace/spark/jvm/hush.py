@@ -1,7 +1,7 @@
-"""Keeps to ourselves what PySpark prints when the JVM ends in the middle of a run.
+"""Suppresses what PySpark prints when the JVM dies in the middle of a run.
 
-Its threads and Py4J log what they also raise, a stack trace for each call that was under way. The
-run says it in one sentence.
+Its threads and Py4J log what they also raise, a stack trace for each pending call. The run reports
+it in one sentence.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def hush(spark: SparkSession) -> None:
-    """Quieten a session, once however often it is asked."""
+    """Quieten a session; repeated calls change nothing."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_not_py4j)  # a filter that is there is not added again
+    logging.getLogger().addFilter(_is_not_py4j)  # an existing filter is not added again
     inside: Any = spark.sparkContext
     server = inside._accumulatorServer
     if not isinstance(server.handle_error, _WhereNotGone):
@@ -26,7 +26,7 @@ def hush(spark: SparkSession) -> None:
 
 
 class _WhereNotGone:
-    """Handles errors as before, but for those of a JVM that is gone."""
+    """Handles errors as before, except those of a JVM that is gone."""
 
     def __init__(self, tell: Any) -> None:
         self._tell = tell

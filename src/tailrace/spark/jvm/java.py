@@ -1,4 +1,4 @@
-"""Finds the Java that Spark will start, before Spark fails to; our own part of it; its end."""
+"""Java: finding the one that Spark will start, our own jar, and whether the JVM has ended."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def java_version(java: Path) -> int:
 
 
 def require_java() -> None:
-    """Refuse to go on without a Java that Spark can run on."""
+    """Refuse to continue without a Java that Spark can run on."""
     java = find_java()
     version = java_version(java)
     if version < OLDEST:
@@ -62,7 +62,7 @@ def require_java() -> None:
 
 
 def has_ended(spark: SparkSession) -> bool:
-    """Whether the JVM of a session is gone, as seen by its not answering."""
+    """Whether the JVM of a session is gone, that is, does not answer."""
     inside: Any = spark.sparkContext
     try:
         inside._jvm.java.lang.System.nanoTime()

@@ -1,8 +1,8 @@
-"""Starts Spark's JVM so that what it says is passed on if it starts, and summed up if not.
+"""Starts Spark's JVM so that its output is passed on if it starts, and summed up if not.
 
 Java and Spark explain a setting that they cannot start with by pages of stack traces, some of them
-on standard output. Here they write into pipes: until there is a session what they say is held back,
-from then on it goes where it would have gone.
+on standard output. Here they write into pipes: their output is held back until there is a session,
+and from then on goes where it would have gone.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 PATIENCE_S = 5.0
-"""How long the last words of a process that has ended are waited for."""
+"""How long to wait for the last output of a process that has ended."""
 
 _CHUNK = 1 << 16
 _NOISE = re.compile(
     r"\s|\.\.\.|WARNING: |Picked up |:: |Error: (Could not create|A fatal exception)"
     r"|Error occurred during initialization of VM"
 )
-"""How lines begin that never say why Java ended."""
+"""Prefixes of lines that never say why Java ended."""
 
 _CAUSE = re.compile(r'(?:Exception in thread "[^"]*" )?(?:[\w$]+\.)*(\w+(?:Exception|Error): .+)')
 
 
 class _Relay:
-    """Reads what a process writes: kept at first, passed on once ``let_go`` was called."""
+    """Reads what a process writes: held back at first, passed on after ``let_go``."""
 
     def __init__(self, to: int) -> None:
         """``to`` is the file descriptor that the process would have written to."""
@@ -52,17 +52,17 @@ class _Relay:
         self._thread.start()
 
     def started(self) -> None:
-        """Leave the pipe to the process, so that it ends with it."""
+        """Leave the pipe to the process, so that the pipe closes when the process ends."""
         os.close(self.writer)
 
     def let_go(self, *, kept: bool) -> None:
-        """Pass on whatever comes from now on, and before that what was kept, or forget that."""
+        """Pass on all further output, after the output held so far, which may be dropped."""
         with self._lock:
             said, self._kept = self._kept or [], None
             self._pass_on(b"".join(said) if kept else b"")
 
     def last_words(self) -> str:
-        """What an ended process said."""
+        """The output of a process that has ended."""
         self._thread.join(PATIENCE_S)
         return b"".join(self._kept or []).decode("utf-8", "replace")
 
@@ -85,7 +85,7 @@ class _Relay:
 
 
 def _twin(descriptor: int) -> int:
-    """Another descriptor for the same file; for one that is closed, nothing to write to."""
+    """Another descriptor for the same file, or for the null device if that one is closed."""
     try:
         return os.dup(descriptor)
     except OSError:
@@ -94,13 +94,13 @@ def _twin(descriptor: int) -> int:
 
 @contextmanager
 def launched(settings: Mapping[str, str]) -> Iterator[None]:
-    """Spark's JVM for the session that the block makes; it is not started twice.
+    """Start Spark's JVM for the session that the block creates, unless it already runs.
 
     Settings that are secrets are left out: PySpark would write them on Java's command line, which
     every user of the machine can read. They reach Spark with the session, by PySpark's connection.
 
     Raises:
-        EnvironmentUnfit: If it ends before Spark could be spoken to, with the line that says why.
+        EnvironmentUnfit: If it ends before Spark answers, with the line that says why.
     """
     if SparkContext._gateway is not None:
         yield
@@ -113,8 +113,8 @@ def launched(settings: Mapping[str, str]) -> Iterator[None]:
         said = "\n".join(relay.last_words() for relay in reversed(relays))
         _LOG.debug("Java said before it ended:\n%s", masked(said))
         raise EnvironmentUnfit(
-            f"Java ended before Spark had started ({masked(why_ended(said))}): mend that, or the "
-            "settings that Spark was given."
+            f"Java ended before Spark had started ({masked(why_ended(said))}): fix that, or the "
+            "settings given to Spark."
         ) from error
     try:
         yield
@@ -127,7 +127,7 @@ def launched(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def _launch(conf: SparkConf, out: _Relay, err: _Relay) -> None:
-    """Have PySpark start its JVM, and use it for every context to come."""
+    """Have PySpark start its JVM, and use it for all later contexts."""
     try:
         pipes = {"stdout": out.writer, "stderr": err.writer}
         gateway = launch_gateway(conf, pipes)  # type: ignore[no-untyped-call]
@@ -138,7 +138,7 @@ def _launch(conf: SparkConf, out: _Relay, err: _Relay) -> None:
 
 
 def why_ended(said: str) -> str:
-    """The one line of what Java said that tells why it ended: the deepest cause, or the first."""
+    """The line of Java's output that explains its end: the deepest cause, or else the first."""
     lines = [line for line in said.splitlines() if line and not _NOISE.match(line)]
     causes = [found[1] for line in lines if (found := _CAUSE.search(line))]
     return (causes or lines or ["it gave no reason"])[-1 if causes else 0].strip().rstrip(".")

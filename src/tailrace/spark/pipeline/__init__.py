@@ -1,1 +1,1 @@
-"""From a pipeline function to a plan of Spark's."""
+"""From a pipeline function to a Spark plan."""

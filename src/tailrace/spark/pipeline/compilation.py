@@ -42,7 +42,7 @@ _MARK = {"tailrace.arrival": True}
 """The metadata by which ``jvm/src/tailrace/probe/Tag.java`` knows the column of arrival times."""
 
 STEP_PREFIX = "tailrace:"
-"""Starts the name of every chain's function, by which the tracer finds it in Spark's plan."""
+"""Prefix of the name of every chain's function, by which the tracer finds it in Spark's plan."""
 
 _current: ContextVar[Compilation | None] = ContextVar("compilation", default=None)
 
@@ -54,16 +54,16 @@ def current() -> Compilation:
 
 @dataclass
 class Compilation:
-    """One reading of a pipeline: which steps it met, and the chains that it made of them.
+    """One call of a pipeline: the steps that it applied, and the chains made of them.
 
     Without a plan every step is a chain of its own, which is how a pipeline is traced.
-    ``made_of`` may replace what a step made by an equal DataFrame, such as a cached one.
+    ``made_of`` may replace the result of a step by an equal DataFrame, such as a cached one.
     ``state_directory`` is where keyed steps keep their state. With ``telemetry`` the steps are
-    compiled for real-time mode: they report as they run, and records bear the time of their
-    arrival in a column that the pipeline does not see. ``redaction`` is the secret that keys are
-    hidden by, where neither they nor records may be shown, ``watched`` where steps that hang are
-    heard of in micro-batches. ``key_types`` gathers, without a plan, the Spark types of the columns
-    that keyed steps are keyed by.
+    compiled for real-time mode: they report as they run, and records carry their arrival time in a
+    column that the pipeline does not see. ``redaction`` is the secret for hiding keys, if neither
+    they nor records may be shown; ``watched`` is where hanging steps are reported in micro-batches.
+    ``key_types`` collects, without a plan, the Spark types of the columns that keyed steps are
+    keyed by.
     """
 
     plan: Plan | None = None
@@ -90,7 +90,7 @@ class Compilation:
             _current.reset(token)
 
     def apply(self, apply: Apply, frame: DataFrame) -> DataFrame:
-        """Add a step to what ``frame`` holds, in the chain of its predecessor where planned."""
+        """Add a step after ``frame``, in the chain of its predecessor if so planned."""
         self.applied.append(apply)
         name = apply.step.name
         refuse_reserved(frame.columns, f"Step '{name}' gets")
@@ -126,7 +126,7 @@ class Compilation:
         return frame, ()
 
     def _spread(self, name: str, base: DataFrame) -> DataFrame:
-        """Give a step the partitions that the plan has for it, all records of a key in one."""
+        """Give a step its planned partitions, with all records of a key in one."""
         step = self.applied[-1].step
         missing = set(step.keyed_by) - set(base.columns)
         if missing:
@@ -156,7 +156,7 @@ class Compilation:
         return result.select(*(sf.col(f"`{name}`") for name in schema.names))
 
     def _keys(self, name: str, frame: DataFrame) -> tuple[str, ...]:
-        """The columns that the user spread records by on the way to a step, if still there."""
+        """The columns by which the user partitioned records before a step, if still there."""
         keys = self.graph.keyed_by(name) if self.graph else ()
         return keys if set(keys) <= set(frame.columns) else ()
 
@@ -186,7 +186,7 @@ def _of_ddl(schema: str) -> DataType | None:
 
 
 def schema_of(step: Step) -> StructType:
-    """What a step returns, as Spark has it."""
+    """The schema of a step's results, as Spark's type."""
     parsed = _of_ddl(step.schema)
     if not isinstance(parsed, StructType) or not parsed.names:
         raise InputError(
@@ -195,37 +195,37 @@ def schema_of(step: Step) -> StructType:
         )
     if len(set(parsed.names)) < len(parsed.names):
         raise InputError(
-            f"The schema {step.schema!r} of step '{step.name}' has two columns of one name: give "
-            "each a name of its own."
+            f"The schema {step.schema!r} of step '{step.name}' has two columns of the same name: "
+            "give each a name of its own."
         )
     refuse_reserved(parsed.names, f"Step '{step.name}' makes")
     return parsed
 
 
 def refuse_reserved(columns: Iterable[str], where: str) -> None:
-    """Refuse columns whose names are those of the columns that Tailrace adds."""
+    """Refuse columns whose names are reserved for the columns that Tailrace adds."""
     for column in columns:
         if column.lower().startswith(RESERVED):
             raise InputError(
-                f"{where} a column {column!r}, and Tailrace keeps names that begin with "
-                f"{RESERVED!r} for itself: give it another name."
+                f"{where} a column {column!r}, and Tailrace reserves names that begin with "
+                f"{RESERVED!r}: give it another name."
             )
 
 
 def tagged(frame: DataFrame, arrived_us: Column) -> DataFrame:
-    """The same records, bearing the time of their arrival in a column that is not seen."""
+    """The same records, with their arrival time in a hidden column."""
     visible = [sf.col(f"`{column}`") for column in frame.columns]
     return frame.select(*visible, arrived_us.alias(TAG, metadata=_MARK)).select(*visible)
 
 
 def carried(frame: DataFrame) -> DataFrame:
-    """The same records with the time of their arrival as last column, where it is still known."""
+    """The same records, with their arrival time as the last column if it is still known."""
     session: Any = frame.sparkSession
     return DataFrame(session._jvm.tailrace.probe.Tag.carried(frame._jdf), frame.sparkSession)
 
 
 def lost_in(frame: DataFrame) -> str:
-    """The operator of Spark's in which records lost the time of their arrival, if they did."""
+    """The Spark operator that dropped the arrival time of records, if one did."""
     session: Any = frame.sparkSession
     return str(session._jvm.tailrace.probe.Tag.lostIn(frame._jdf))
 

@@ -1,9 +1,9 @@
 """Whether a step can be sent to workers, and if not, what in it cannot be copied.
 
-Spark pickles the functions of steps when a plan is made; what it raises then names neither, and it
-prints the traceback itself. So steps are tried when the pipeline is traced. Of one that fails,
-whatever its function holds is tried too, until the innermost thing is found that cannot be pickled:
-a lock, a socket, a connection, the session.
+Spark pickles the functions of steps when it makes a plan; its error then names neither the step nor
+the culprit, and it prints the traceback itself. So steps are tried when the pipeline is traced. If
+one fails, everything that its function holds is tried too, to find the innermost object that cannot
+be pickled: a lock, a socket, a connection, the session.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DEEPEST = 5
-"""How far what a function holds is followed."""
+"""How deep the objects that a function holds are searched."""
 
 _OF_THE_DRIVER = (SparkContext, SparkSession, DataFrame)
 
 
 def require_sendable(what: str, *held: object) -> None:
-    """Refuse what cannot be sent to workers; ``what`` is how users call it, as in "Step 'parse'".
+    """Refuse what cannot be sent to workers; ``what`` names it for users, as in "Step 'parse'".
 
     Raises:
         InputError: With the name of the variable that is to blame, if it can be found.
@@ -44,14 +44,14 @@ def _refusal(what: str, found: tuple[str, Any] | None, error: Exception) -> Inpu
         why = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(" .")
         return InputError(
             f"{what} cannot be sent to workers ({why}): let its function hold plain data only, and "
-            "make the rest inside of it, at the first call."
+            "create the rest inside it, at the first call."
         )
     where, value = found
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     remedy = (
-        "only the driver has: hand over what is needed of it as plain data"
+        "only the driver has: pass what the step needs from it as plain data"
         if isinstance(value, _OF_THE_DRIVER)
-        else "cannot be copied to another process: make it inside the function, at the first call"
+        else "cannot be copied to another process: create it inside the function, at the first call"
     )
     return InputError(
         f"{what} cannot be sent to workers, since '{where}' is a {kind}, which {remedy}."
@@ -67,7 +67,7 @@ def _obstacle(value: object) -> Exception | None:
 
 
 def _culprit(value: Any, where: str = "", depth: int = DEEPEST) -> tuple[str, Any] | None:
-    """The innermost thing that does not travel, and how it is reached; None if it has no name."""
+    """The innermost object that cannot be pickled, and the path to it; None if it has no name."""
     if depth:
         for name, held in _held(value):
             if _obstacle(held) is not None:
@@ -77,7 +77,7 @@ def _culprit(value: Any, where: str = "", depth: int = DEEPEST) -> tuple[str, An
 
 
 def _held(value: Any) -> Iterator[tuple[str, Any]]:
-    """What something holds, by the names that its author knows."""
+    """What an object holds, by the names that its author knows."""
     if isinstance(value, partial):
         yield from ((f"argument {n}", held) for n, held in enumerate(value.args, start=1))
         yield from value.keywords.items()

@@ -1,7 +1,7 @@
 """Named steps: functions from DataFrame to DataFrame.
 
-So they compose with ``DataFrame.transform`` and with everything else in Spark. The
-``Compilation`` that is active (``compilation.py``) decides what each of them turns into.
+So they compose with ``DataFrame.transform`` and with everything else in Spark. The active
+``Compilation`` (``compilation.py``) decides what each of them turns into.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Apply:
     memory: StateSpec | None = None
 
     def __call__(self, frame: DataFrame) -> DataFrame:
-        """Apply the step: as the flow under compilation decides, or on its own outside one."""
+        """Apply the step: as the active compilation decides, or on its own outside of one."""
         return current().apply(self, frame)
 
 
 class Options(TypedDict, total=False):
-    """What may be said of any step.
+    """The options of any step.
 
-    ``chain``: whether it may share a hand-over to Python with its neighbours (True). ``scale``:
-    the smallest and largest number of partitions that it may run on, if it is to have its own.
-    ``on_error``: what to do with a record on which it raises: ``"fail"`` (the default),
+    ``chain``: whether it may share a hand-over to Python with its neighbours (by default True).
+    ``scale``: the smallest and largest number of partitions that it may run on, if it is to have
+    its own. ``on_error``: what to do with a record on which it raises: ``"fail"`` (the default),
     ``"drop"`` or ``"dead-letter"``.
     """
 
@@ -62,7 +62,7 @@ def step(
 
     ``function`` takes a record, readable by attribute (``row.user``), and returns a tuple in the
     order of ``schema``, a dict by name, or the bare value if the schema has one column. ``name``
-    is how constraints, reports and errors speak of the step; ``schema`` is what it returns, as in
+    is what constraints, reports and errors call the step; ``schema`` is what it returns, as in
     ``"user string, score double"``. For the rest see ``Options``.
     """
     return _apply(RowOperator, name, function, schema, options)
@@ -80,7 +80,7 @@ def batch_step(
 ) -> Apply:
     """A columnar step: ``function`` turns a ``pyarrow.RecordBatch`` into another one.
 
-    The fastest kind, since no record is ever looked at on its own.
+    The fastest kind, since records are never handled one by one.
     """
     return _apply(BatchOperator, name, function, schema, options)
 
@@ -99,28 +99,28 @@ def keyed_step(
     formerly: str | None = None,
     **options: Unpack[Options],
 ) -> Apply:
-    """A step that remembers something of every key.
+    """A step that remembers something for every key.
 
     ``function(key, rows, state)`` gets the records of one key that came together, as a list, and
     the state of the key: a dict of plain data that it reads and changes; it yields records. All
     records of a key go to one partition, in the order in which they came.
 
-    State is written when a batch ends, under the id of the batch: after any crash it is what it
-    was when the last committed batch ended, in micro-batches and in real-time mode alike.
+    State is written when a batch ends, under the id of the batch: after any crash it is as it was
+    at the end of the last committed batch, in micro-batches and in real-time mode alike.
 
     Args:
-        name: how constraints, reports and errors speak of the step.
-        function: what is done with the records of a key.
+        name: what constraints, reports and errors call the step.
+        function: the function to call with the records of a key.
         schema: what it yields, as in ``"user string, n long"``.
         key: the column, or the columns, whose values are the key.
-        state: what a new key begins with: a dict, or a function that returns one.
+        state: the initial state of a key: a dict, or a function that returns one.
         on_timer: ``(key, state)``, called when a timer that ``state.wake(when)`` set is due; it
             yields records too.
         event: a timestamp column. With it timers are in event time: they are due when the newest
             event that the partition has seen, less ``lateness``, has passed them. Without it they
             are due by the clock.
-        lateness: how far behind the newest event another may come.
-        limit: what the state of one partition may take, in bytes; more fails the flow.
+        lateness: how far behind the newest event another event may be.
+        limit: how many bytes the state of one partition may take; more fails the flow.
         formerly: the name that the step had when the checkpoint was written, if it was renamed.
         **options: see ``Options``.
     """
@@ -130,7 +130,7 @@ def keyed_step(
     if on_timer is not None and not callable(on_timer):
         kind = type(on_timer).__name__
         raise InputError(f"Step '{name}' has an on_timer of type {kind}, which cannot be called.")
-    initial_maker(name, state)  # refuses what cannot be a state
+    initial_maker(name, state)  # refuses an invalid state
     made = _apply(KeyedOperator, name, function, schema, options)
     lateness_us = round(duration_ms(lateness) * 1e3)
     memory = StateSpec(columns, state, on_timer, event, lateness_us, size_bytes(limit))
@@ -142,7 +142,7 @@ def keyed_step(
 
 
 def last_step(function: Callable[[Any], object]) -> Apply:
-    """The step that a sink is which hands every record to a function."""
+    """The step that stands for a sink which calls a function with every record."""
 
     def done(row: Any) -> bool:
         function(row)

@@ -1,8 +1,8 @@
 """Tracing: from a pipeline function to the graph of its named steps.
 
-The pipeline is called once on its real source, every step becomes a ``mapInArrow`` of a known
-name, and the graph is read from the logical plan that Spark made of it. So the graph shows what
-Spark will do, whatever Python did to get there. Nothing is executed.
+The pipeline is called once on its real source, every step becomes a ``mapInArrow`` with a known
+name, and the graph is read from the logical plan that Spark makes of it. So the graph shows what
+Spark will do, however the Python code got there. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _layout(apply: Apply, types: tuple[str, ...]) -> Layout:
 def splits(graph: Graph) -> bool:
     """Whether records are read more than once, in a pipeline that may be run batch by batch.
 
-    Spark would compute what the branches share once for each of them. Only operators that treat
+    Spark would compute what the branches share once for each of them. Only operators that handle
     every record by itself mean the same on a batch as on the stream.
     """
     native = {name for stream in graph.streams for name in stream.native}
@@ -137,17 +137,17 @@ def _plan(frame: DataFrame) -> Any:
 
 
 def _several(source: DataFrame) -> Any:
-    """The plan of a source that is made of several streams, such as a union; None if it is one."""
+    """The plan of a source of several streams, such as a union; None for a single stream."""
     session: Any = source.sparkSession
     alone = session._jvm.tailrace.plan.LivePlan.streams(source._jdf) == 1
     return None if alone else _plan(source)
 
 
 def _walk(node: Any, stream: Stream, streams: list[Stream], whole: Any) -> None:
-    """Follow the plan upstream until the named steps or the source are met.
+    """Follow the plan upstream to the named steps or the source.
 
-    ``stream`` is the one being followed, from its target backwards: its native operators grow on
-    the way, its origin is not known yet. ``whole`` is a source that several streams make up.
+    ``stream`` is the one being followed, backwards from its target: it collects native operators
+    on the way, and its origin is not known yet. ``whole`` is a source made of several streams.
     """
     kind = node.nodeName()
     origin = None
@@ -158,7 +158,7 @@ def _walk(node: Any, stream: Stream, streams: list[Stream], whole: Any) -> None:
         origin = SOURCE
     if origin is None and not children:
         if not node.isStreaming():
-            return  # a static side of a join: part of the native operators
+            return  # the static side of a join: part of the native operators
         origin = SOURCE
     if origin is None:
         keyed_by = stream.keyed_by or _keys(node, kind)
@@ -174,7 +174,7 @@ def _walk(node: Any, stream: Stream, streams: list[Stream], whole: Any) -> None:
 
 
 def _keys(node: Any, kind: str) -> tuple[str, ...]:
-    """The columns by which an operator of Spark's spreads records over partitions."""
+    """The columns by which a Spark operator spreads records over partitions."""
     if kind not in _SPREADING:
         return ()
     keys = getattr(node, _SPREADING[kind])()
@@ -206,7 +206,7 @@ def _refuse_what_cannot_run(
             stateful = _STATEFUL.intersection(stream.native)
             if stateful:
                 raise TraceError(
-                    f"A flow with several outputs cannot keep state across batches, and the way "
+                    f"A flow with several outputs cannot keep state across batches, and the path "
                     f"to '{stream.target}' has {min(stateful)}: make it a flow of its own."
                 )
 

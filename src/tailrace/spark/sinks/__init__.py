@@ -1,8 +1,8 @@
 """Sinks: where the results of a flow become visible.
 
-A sink computes a batch first and publishes it second, so that publishing is short and all or
-nothing. A batch that is replayed after a crash has the same id; every sink here that keeps what
-it gets (parquet, memory) keeps each batch once.
+A sink first computes a batch and then publishes it, so that publishing is short and all or
+nothing. A batch that is replayed after a crash has the same id; every sink here that stores its
+batches (parquet, memory) stores each batch once.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def console(rows: int = 20) -> Console:
 
 
 def each(function: Callable[[Any], object]) -> Each:
-    """A function of a record, called in the worker; the way to write from real-time mode."""
+    """A function called with each record in the worker; the way to write from real-time mode."""
     return Each(function)
 
 
 def call(function: Callable[[DataFrame, int], object]) -> Call:
-    """A function ``(frame, batch_id)`` of the user's."""
+    """The user's own function ``(frame, batch_id)``."""
     return Call(function)
 
 

@@ -1,10 +1,10 @@
-"""Keeping every batch once: how a published batch is told from another of the same id.
+"""Keeping every batch once: how a published batch is distinguished from another of the same id.
 
 An id alone does not say what a batch holds. A checkpoint that was restored from an older copy, or
-that lost its last entries in a power cut, counts on from an earlier id with other offsets; and
-another flow counts from 0 like every flow. So each published batch bears a label: whose it is, its
-id, and the range of the input that it was made of. A batch that comes again under the same label
-is the same batch and is not kept twice; under another label it is refused.
+that lost its last entries in a power cut, continues from an earlier id with other offsets; and
+another flow counts from 0 like every flow. So each published batch has a label: its owner, its id,
+and the range of the input that it was made of. A batch that comes again with the same label is the
+same batch and is not kept twice; with another label it is refused.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a published batch is: whose, which one, and of which part of the input."""
+    """What a published batch is: its owner, its id, and its part of the input."""
 
     identity: str
     batch: int
     range: Range
 
     def text(self) -> str:
-        """The label as it is kept with the batch."""
+        """The label as it is stored with the batch."""
         return json.dumps({"format": FORMAT, **asdict(self)})
 
     @classmethod
     def read(cls, text: str) -> Label | None:
-        """A label from what was kept; None if it is not one of this format."""
+        """A label from its stored text; None if it is not in this format."""
         try:
             told = json.loads(text)
             known = told["format"] == FORMAT
@@ -54,7 +54,7 @@ class Once(ABC):
     """The part of a sink that compares published batches with the log of the checkpoint."""
 
     place: str
-    """How to speak of the output."""
+    """The output's name in messages."""
 
     identity = ""
     _log: BatchLog | None = None
@@ -69,7 +69,7 @@ class Once(ABC):
 
     @abstractmethod
     def label_of(self, batch_id: int) -> Label | None:
-        """The label of a published batch; None if it bears none, as before they were kept."""
+        """The label of a published batch; None if it has none, as in older outputs."""
 
     @abstractmethod
     def set_aside(self, batch_ids: Iterable[int]) -> None:
@@ -101,10 +101,10 @@ class Once(ABC):
         return self._gap(held, log, after_restore) if complete and held else ()
 
     def _fits(self, batch_id: int, log: BatchLog) -> bool:
-        """Whether a published batch is the one that the log has offsets of, as far as it tells.
+        """Whether a published batch is the one that the log has offsets of, if the log can tell.
 
-        A batch without a label was published before labels were kept; it is trusted where its
-        commit says that it was this checkpoint's.
+        A batch without a label was published before labels existed; it is trusted if the log has
+        committed it.
         """
         if not log.knows(batch_id):
             return True
@@ -112,9 +112,9 @@ class Once(ABC):
         return batch_id <= log.committed if label is None else label == self.label(batch_id)
 
     def _gap(self, held: list[int], log: BatchLog, after_restore: bool) -> tuple[str, ...]:
-        """What to say of an output that ends before the checkpoint.
+        """Report or refuse an output that ends before the checkpoint.
 
-        A batch of no input is no loss: Spark makes one when it spreads the state of its operators.
+        A batch without input is no loss: Spark makes one when it repartitions its operators' state.
         """
         later = range(held[-1] + 1, log.committed + 1)
         lost = [b for b in later if not (log.knows(b) and log.range_of(b).is_empty)]
@@ -125,16 +125,16 @@ class Once(ABC):
             return (f"The output {self.place} lacks {missing}, which the checkpoint committed.",)
         raise InputError(
             f"The output {self.place} lacks {missing}, which the checkpoint has committed: put "
-            "them back, restore the checkpoint of the same time, or go on without them with "
+            "them back, restore the checkpoint of the same time, or continue without them with "
             "--after-restore (after_restore=True)."
         )
 
     def _another(self, batch_id: int) -> InputError:
         return InputError(
             f"The output {self.place} holds a batch {batch_id} of other records than the "
-            "checkpoint has for it, so the checkpoint went back, as when an older copy is put in "
-            "place: put back the newer one, or go on with --after-restore (after_restore=True), "
-            "which sets such batches aside and computes their records again."
+            "checkpoint has for it, so the checkpoint is older than the output, probably an "
+            "earlier copy: put back the newer one, or continue with --after-restore "
+            "(after_restore=True), which sets such batches aside and computes their records again."
         )
 
 
@@ -151,7 +151,7 @@ def compare(
     *,
     after_restore: bool,
 ) -> tuple[str, ...]:
-    """Compare what sinks have published with the log; what a report should say of it."""
+    """Compare what sinks have published with the log; returns notes for the report."""
     if after_restore:
         log.forget_commits()
     log.check()

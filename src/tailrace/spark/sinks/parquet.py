@@ -29,9 +29,9 @@ class Parquet(Once):
     """A directory of parquet files, every batch exactly once.
 
     A batch is written to a hidden directory, together with a label that says what it holds, and
-    becomes visible by one rename, as ``path/batch=<id>``. A batch that is there already is not
-    written again: after a crash the replay of a published batch changes nothing, and one that was
-    not published leaves no trace. One that holds other records under the same id is refused.
+    becomes visible by one rename, as ``path/batch=<id>``. An existing batch is not written again:
+    after a crash the replay of a published batch changes nothing, and an unpublished one leaves no
+    trace. A batch that holds other records under the same id is refused.
 
     The directory belongs to one checkpoint, by a mark in it, and to one run at a time. Renames are
     atomic on local disks and on HDFS, not on object stores.
@@ -43,9 +43,9 @@ class Parquet(Once):
         self._files: Place | None = None
 
     def prepare(self, spark: SparkSession, identity: str) -> None:
-        """Make the directory ours; refuse one that is in use or holds something else."""
+        """Claim the directory; refuse one that is in use or holds something else."""
         if identity == self.identity:
-            self.release()  # from a run that is over: two cannot have one checkpoint
+            self.release()  # held by a run that is over: two runs cannot share a checkpoint
         self._files = files = place_of(self.place, spark)
         self.identity, self._log = identity, None
         self._require_free(files)  # before anything is left in it
@@ -61,7 +61,7 @@ class Parquet(Once):
             raise
 
     def release(self) -> None:
-        """Let another run have the directory."""
+        """Give up the directory for other runs."""
         if self._files is not None:
             self._files.release()
 
@@ -74,7 +74,7 @@ class Parquet(Once):
         return f"_staging-{self.identity}"
 
     def _require_free(self, files: Place) -> None:
-        """Refuse a directory that holds something else than what this checkpoint wrote."""
+        """Refuse a directory that holds anything that this checkpoint did not write."""
         held = files.names()
         if self._mark not in held and any(not name.startswith(_OURS) for name in held):
             raise InputError(
@@ -83,7 +83,7 @@ class Parquet(Once):
             )
 
     def _take_over(self, files: Place, locked: bool) -> None:
-        """Make a directory ours that nothing was published to, and that no run has now."""
+        """Take over a directory that has no published batches and that no run uses now."""
         held = files.names()
         marks = {name for name in held if name.startswith(_MARK)}
         if marks and not locked:
@@ -105,12 +105,12 @@ class Parquet(Once):
         return self._there().exists(f"batch={batch_id}")
 
     def label_of(self, batch_id: int) -> Label | None:
-        """The label of a published batch; None if it bears none."""
+        """The label of a published batch; None if it has none."""
         text = self._there().read(f"batch={batch_id}/{_LABEL}")
         return None if text is None else Label.read(text)
 
     def set_aside(self, batch_ids: Iterable[int]) -> None:
-        """Rename batches so that readers pass over them."""
+        """Rename batches so that readers skip them."""
         files = self._there()
         taken = files.names()
         for batch in batch_ids:
@@ -120,7 +120,7 @@ class Parquet(Once):
             self._move(files, f"batch={batch}", name)
 
     def write(self, frame: DataFrame, batch_id: int) -> Publish:
-        """Write the batch where no reader looks, unless it is published already."""
+        """Write the batch where no reader looks, unless it is already published."""
         files, staged = self._there(), f"{self._staging}/batch={batch_id}"
         _require_readable(frame.columns)
         if self.holds(batch_id):
@@ -138,7 +138,7 @@ class Parquet(Once):
         if not files.exists(self._mark):
             raise FlowFailed(
                 f"The output directory {self.place} no longer belongs to this checkpoint: another "
-                "flow took it over, so choose another directory and start again; the batch at hand "
+                "flow took it over, so choose another directory and start again; the current batch "
                 "was not published."
             )
         self._move(files, staged, final)
@@ -157,10 +157,10 @@ class Parquet(Once):
 
 
 def _require_readable(columns: Iterable[str]) -> None:
-    """Refuse a column that readers would not see: to them directories are a column as well."""
+    """Refuse a column that readers would not see: they read the directory names as a column."""
     hidden = [name for name in columns if name.lower() == "batch"]
     if hidden:
         raise InputError(
-            f"The output has a column '{hidden[0]}', and readers of its parquet files would take "
-            "the batch=<id> in the names of their directories for it: rename the column."
+            f"The output has a column '{hidden[0]}', which readers of its parquet files would "
+            "confuse with the batch=<id> in the names of their directories: rename the column."
         )

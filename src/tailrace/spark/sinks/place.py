@@ -1,7 +1,7 @@
-"""Where files of an output lie: a local directory, or whatever file system Hadoop can reach.
+"""Where the files of an output are: a local directory, or any file system that Hadoop can reach.
 
-A local directory is used directly. Hadoop's own local file system starts a helper process for
-each file that it makes, which takes longer than publishing a batch may.
+A local directory is used directly. Hadoop's own local file system starts a process for each file
+that it creates, which takes longer than publishing a batch may.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Place(Protocol):
-    """The few things that a sink does with files; every path is relative to the output."""
+    """The few file operations that a sink needs; every path is relative to the output."""
 
     def address(self, inside: str) -> str:
         """The path as Spark takes it."""
@@ -37,7 +37,7 @@ class Place(Protocol):
         """The text of a file; None if there is none."""
 
     def write(self, inside: str, text: str) -> None:
-        """Make a file, whole or not at all where the file system can do that."""
+        """Create a file, atomically if the file system can do that."""
 
     def move(self, origin: str, target: str) -> bool:
         """Give a file or directory another name, which nothing has; whether that was done."""
@@ -46,27 +46,27 @@ class Place(Protocol):
         """Remove a file or a directory, if it is there."""
 
     def claim(self) -> bool:
-        """Have the output to oneself until ``release``; whether the file system can see to that."""
+        """Lock the output until ``release``; returns whether the file system can do that."""
 
     def release(self) -> None:
-        """Give the claim back."""
+        """Release the lock."""
 
 
 def place_of(path: str, spark: SparkSession) -> Place:
-    """The place of an output, made if it is not there."""
+    """The place of an output, created if it does not exist."""
     if "://" in path or path.startswith("file:"):
         return HadoopPlace(path, spark)
     return LocalPlace(Path(path))
 
 
 class LocalPlace:
-    """A directory of this machine, or of a disk that all machines share."""
+    """A directory on this machine, or on a disk that all machines share."""
 
     def __init__(self, path: Path) -> None:
-        """Make the directory; refuse what is a file."""
+        """Create the directory; refuse a path that is a file."""
         if any(place.is_file() for place in (path, *path.parents)):
             raise InputError(
-                f"The output {path} is, or lies in, a file: name a directory to write to."
+                f"The output {path} is, or is inside, a file: name a directory to write to."
             )
         self._root = path.resolve()
         self._held = ExitStack()
@@ -74,8 +74,8 @@ class LocalPlace:
             self._root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(
-                f"The output {path} cannot be made ({error.strerror}): see to the disk and its "
-                "rights, or name another directory."
+                f"The output {path} cannot be created ({error.strerror}): check the disk and its "
+                "permissions, or name another directory."
             ) from error
 
     def address(self, inside: str) -> str:
@@ -98,7 +98,7 @@ class LocalPlace:
             return None
 
     def write(self, inside: str, text: str) -> None:
-        """Make a file, whole or not at all."""
+        """Create a file atomically."""
         write_text(self._root / inside, text)
 
     def move(self, origin: str, target: str) -> bool:
@@ -118,20 +118,20 @@ class LocalPlace:
             found.unlink(missing_ok=True)
 
     def claim(self) -> bool:
-        """Have the output to oneself until ``release``, or until this process ends."""
+        """Lock the output until ``release``, or until this process ends."""
         self._held.enter_context(sole_user(self._root, "output", "_tailrace.lock"))
         return True
 
     def release(self) -> None:
-        """Give the claim back."""
+        """Release the lock."""
         self._held.close()
 
 
 class HadoopPlace:
-    """A directory on a file system that Hadoop reaches: HDFS, or an object store."""
+    """A directory on a file system that Hadoop can reach: HDFS, or an object store."""
 
     def __init__(self, path: str, spark: SparkSession) -> None:
-        """Make the directory."""
+        """Create the directory."""
         jvm: Any = spark.sparkContext._jvm
         self._jvm = jvm
         root = jvm.org.apache.hadoop.fs.Path(path)
@@ -166,7 +166,7 @@ class HadoopPlace:
             stream.close()
 
     def write(self, inside: str, text: str) -> None:
-        """Make a file."""
+        """Create a file."""
         stream = self._files.create(self._path(inside))
         try:
             stream.write(bytearray(text.encode()))
@@ -175,7 +175,7 @@ class HadoopPlace:
 
     def move(self, origin: str, target: str) -> bool:
         """Give a file or directory another name, which nothing has; whether that was done."""
-        if self.exists(target):  # Hadoop would move it into that one
+        if self.exists(target):  # Hadoop would move it into that directory
             return False
         try:
             return bool(self._files.rename(self._path(origin), self._path(target)))
@@ -187,7 +187,7 @@ class HadoopPlace:
         self._files.delete(self._path(inside), True)
 
     def claim(self) -> bool:
-        """No lock of such a file system ends with its holder, so there is none."""
+        """No lock on such a file system ends with its holder, so none is taken."""
         return False
 
     def release(self) -> None:

@@ -33,14 +33,14 @@ class Discard:
         return nothing
 
     def attach(self, frame: DataFrame) -> DataStreamWriter:
-        """Let records go as they come."""
+        """Drop records as they come."""
         return frame.writeStream.format("noop")
 
 
 class Each:
-    """Hands every record to a function, in the worker, as the last step of the flow.
+    """Calls a function with every record, in the worker, as the last step of the flow.
 
-    At least once: records of a batch that is repeated after a crash are handed over again.
+    At least once: records of a batch that is repeated after a crash are passed to it again.
     """
 
     def __init__(self, function: Callable[[Any], object]) -> None:
@@ -51,27 +51,27 @@ class Each:
         self._function = function
 
     def prepare(self, spark: SparkSession, identity: str) -> None:  # noqa: ARG002 - Sink's
-        """Refuse a function that workers could not be sent."""
+        """Refuse a function that cannot be sent to workers."""
         require_sendable("The function of the sink", self._function)
 
     def write(self, frame: DataFrame, batch_id: int) -> Publish:  # noqa: ARG002 - Sink's signature
-        """Run the batch, the function at its end."""
+        """Run the batch, with the function at its end."""
         compute(last_step(self._function)(frame))
         return nothing
 
     def attach(self, frame: DataFrame) -> DataStreamWriter:
-        """The function has had every record that comes here: it was compiled as the last step."""
+        """Drop records here: the function, compiled as the last step, has already seen them."""
         return frame.writeStream.format("noop")
 
     def end(self, frame: DataFrame) -> DataFrame:
-        """Add the step that the sink is, to be compiled with the others."""
+        """Add the sink as a last step, to be compiled with the others."""
         return last_step(self._function)(frame)
 
 
 class Memory(Once):
     """Keeps results in the driver's memory, each batch once: for tests and small results.
 
-    It holds what one checkpoint made of the input: a run with another one begins empty.
+    It holds the results of one checkpoint: a run with another one starts empty.
     """
 
     place = "in memory"
@@ -83,10 +83,10 @@ class Memory(Once):
         self._in_use = False
 
     def prepare(self, spark: SparkSession, identity: str) -> None:  # noqa: ARG002 - Sink's signature
-        """Begin empty, unless the run goes on with what it left here."""
+        """Start empty, unless a resumed run left results here."""
         if self._in_use:
             raise InputError(
-                "Two flows that run cannot share one memory sink: give each a tr.sinks.memory() "
+                "Two running flows cannot share one memory sink: give each a tr.sinks.memory() "
                 "of its own."
             )
         if identity != self.identity:
@@ -94,7 +94,7 @@ class Memory(Once):
         self.identity, self._log, self._in_use = identity, None, True
 
     def release(self) -> None:
-        """Let another run have it."""
+        """Give it up for other runs."""
         self._in_use = False
 
     def published(self) -> list[int]:
@@ -110,7 +110,7 @@ class Memory(Once):
         return self._labels.get(batch_id)
 
     def set_aside(self, batch_ids: Iterable[int]) -> None:
-        """Forget batches: what only memory holds is kept nowhere else."""
+        """Drop batches: memory has nowhere to set them aside."""
         for batch in batch_ids:
             del self.batches[batch], self._labels[batch]
 
@@ -138,14 +138,14 @@ class Console:
     """Prints the first rows of every batch."""
 
     def __init__(self, rows: int = 20) -> None:
-        """``rows`` is how many of a batch are shown."""
+        """``rows`` is how many rows of a batch are shown."""
         self._rows = rows
 
     def prepare(self, spark: SparkSession, identity: str) -> None:
         """Nothing to get ready."""
 
     def write(self, frame: DataFrame, batch_id: int) -> Publish:
-        """Compute the batch whole, though only its beginning is printed."""
+        """Compute the whole batch, though only its first rows are printed."""
         table = frame.toArrow()
         shown = [f"batch {batch_id}: {table.num_rows} rows"]
         shown += [f"  {row}" for row in table.slice(0, self._rows).to_pylist()]
@@ -153,21 +153,21 @@ class Console:
 
 
 class Call:
-    """Hands every batch to a function ``(frame, batch_id)`` of the user's.
+    """Passes every batch to the user's own function ``(frame, batch_id)``.
 
     The function sees a batch again after a crash, under the same id.
     """
 
-    computes_all = False  # what a user's function computes is its own business
+    computes_all = False  # the user's function may compute only part of a batch
 
     def __init__(self, function: Callable[[DataFrame, int], object]) -> None:
-        """``function`` does with a batch whatever it likes."""
+        """``function`` may do anything with a batch."""
         self._function = function
 
     def prepare(self, spark: SparkSession, identity: str) -> None:
         """Nothing to get ready."""
 
     def write(self, frame: DataFrame, batch_id: int) -> Publish:
-        """Let the user's function have the batch."""
+        """Call the user's function with the batch."""
         self._function(frame, batch_id)
         return nothing

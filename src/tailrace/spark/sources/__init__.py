@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 LIMITS = ("maxOffsetsPerTrigger", "maxRecordsPerBatch")
-"""The options by which Kafka, and a replay, give a batch at most so many records."""
+"""The options of Kafka, and of a replay, that limit the records of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A streaming DataFrame and the column that holds the arrival times, if there is one.
 
-    ``partitions`` is the number of tasks that read it, where that is known beforehand.
+    ``partitions`` is the number of tasks that read it, if that is known in advance.
     """
 
     frame: DataFrame
@@ -35,9 +35,9 @@ class Opened:
 class Replay:
     """Replays a trace: every record at its due time, the same records in every run.
 
-    The columns are ``seq`` (the index of the record), ``due`` (when it was to arrive, which is
-    when its latency starts, however late it is read), ``key`` and ``payload``. ``most_records``
-    limits what one batch takes.
+    The columns are ``seq`` (the index of the record), ``due`` (when it was to arrive, from which
+    its latency counts, however late it is read), ``key`` and ``payload``. ``most_records`` limits
+    the records of a batch.
     """
 
     trace: Trace
@@ -56,14 +56,14 @@ class Replay:
             )
 
     def open(self, spark: SparkSession, directory: Path) -> Opened:
-        """Put the trace where the JVM can map it, and read from it."""
+        """Save the trace where the JVM can map it, and read from it."""
         path = directory / "load.trace"
         if not path.exists():
             self.trace.save(path)
         elif Trace.load(path) != self.trace:
             raise InputError(
-                "The checkpoint belongs to another load than the one given: resume with the same "
-                "load, or start with a new checkpoint."
+                "The checkpoint belongs to a different load: resume with the same load, or start "
+                "with a new checkpoint."
             )
         reader = spark.readStream.format("tailrace-replay").option("trace", str(path))
         reader = reader.option("partitions", str(self.partitions))
@@ -74,10 +74,10 @@ class Replay:
 
 @runtime_checkable
 class Openable(Protocol):
-    """A source that knows how it is read: a replay, or Kafka."""
+    """A source that knows how to open itself: a replay, or Kafka."""
 
     def open(self, spark: SparkSession, directory: Path) -> Opened:
-        """Begin to read; ``directory`` is the run's own."""
+        """Start reading; ``directory`` belongs to the run."""
 
 
 Source = Openable | Trace | DataFrame | Callable[[SparkSession], DataFrame]
@@ -106,7 +106,7 @@ def open_source(
 
 
 def most_records(frame: DataFrame) -> int | None:
-    """What a streaming DataFrame gives a batch at most, if it has one source that says so."""
+    """The most records in a batch of a streaming DataFrame, if it has one source with a limit."""
     plan: Any = frame._jdf.queryExecution().analyzed()
     leaves = plan.collectLeaves()
     if leaves.size() != 1 or leaves.apply(0).getClass().getSimpleName() != "StreamingRelationV2":

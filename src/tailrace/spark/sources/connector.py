@@ -1,8 +1,8 @@
 """Spark's Kafka connector: which one a session gets, and where its jars come from.
 
-The connector is published with Spark but is no part of PySpark, and a session must have it from its
-start on. Where the one of the installed version cannot be had, the newest earlier one that is known
-to work with it is taken, and said. The order in which it is looked for:
+The connector is published with Spark but is not part of PySpark, and a session must have it from
+the start. If the connector of the installed version is not available, the newest earlier one that
+is known to work with it is used, and a line says so. It is searched for in this order:
 
 1. what the session has anyway: Spark's own jars, or the user's ``spark.jars`` and the like;
 2. a folder of jars that the user names, by ``session(kafka="folder")`` or ``TAILRACE_JARS``;
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 FORMAT = "kafka"
 FOLDER = "TAILRACE_JARS"
-"""The variable that names a folder with the connector's jars."""
+"""The environment variable that names a folder with the connector's jars."""
 
 ARTIFACT = "spark-sql-kafka-0-10_2.13"
 PARTS = (ARTIFACT, "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
-"""What Spark lacks; all else that the connector depends on is among Spark's own jars, and a jar
-that is there twice in two versions is a riddle at run time."""
+"""What Spark lacks; everything else that the connector depends on is among Spark's own jars, and
+two versions of one jar cause errors at run time that are hard to explain."""
 
 RESOLVE_S = 180.0
 """How long all attempts to fetch the connector may take together."""
@@ -56,7 +56,7 @@ _RESOLVING = ("spark.jars.ivy", "spark.jars.ivySettings", "spark.jars.repositori
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """The jars that let Spark speak to Kafka, and the versions of its two parts."""
+    """The jars that let Spark talk to Kafka, and the versions of the two parts."""
 
     version: str
     tokens: str
@@ -64,7 +64,7 @@ class Connector:
 
     @property
     def note(self) -> str | None:
-        """What is not of Spark's own version, if anything."""
+        """Which parts are not of Spark's own version, if any."""
         spark = version("pyspark")
         odd = [] if self.version == spark else [f"the Kafka connector of Spark {self.version}"]
         if self.tokens != self.version:
@@ -73,18 +73,18 @@ class Connector:
 
 
 def candidates() -> tuple[tuple[str, str], ...]:
-    """Connectors in the order of preference: each its version and that of its token provider.
+    """Connectors in order of preference: the version of each and of its token provider.
 
     Spark's own comes first. The others are earlier ones that were tried on Spark 4.3.0, in
-    batches, micro-batches and real-time mode; the last has the newest token provider of some
-    repositories that hold only a part of Spark 4.2.
+    batches, micro-batches and real-time mode; the last has the newest token provider found in some
+    repositories that hold only part of Spark 4.2.
     """
     own = version("pyspark")
     return ((own, own), ("4.2.0", "4.2.0"), ("4.2.0", "4.1.0-preview1"))
 
 
 def with_connector(settings: Mapping[str, str], wanted: bool | str | Path) -> dict[str, str]:
-    """The settings of a session to come, with the connector's jars among its jars."""
+    """The settings for a new session, with the connector's jars added."""
     known = {**_defaults(), **settings}
     if _is_there(known):
         return dict(settings)
@@ -98,7 +98,7 @@ def with_connector(settings: Mapping[str, str], wanted: bool | str | Path) -> di
 
 
 def find(wanted: bool | str | Path = True, settings: Mapping[str, str] | None = None) -> Connector:
-    """The connector from the folder that is named, else from the cache, else from Maven."""
+    """The connector from the given folder, else from the cache, else from Maven."""
     folder = os.environ.get(FOLDER) if isinstance(wanted, bool) else wanted
     if folder:
         return _in_folder(Path(folder))
@@ -110,15 +110,15 @@ def find(wanted: bool | str | Path = True, settings: Mapping[str, str] | None = 
 
 
 def require_connector(spark: SparkSession) -> None:
-    """Refuse a session that has not got the connector."""
+    """Refuse a session that does not have the connector."""
     try:
-        # Loading a topic touches no server until it is read; only an address has to be there.
+        # Loading a topic contacts no server until it is read; it only needs an address.
         nowhere = {"kafka.bootstrap.servers": "127.0.0.1:9"}
         spark.read.format(FORMAT).options(subscribe="any", **nowhere).load()
     except (AnalysisException, Py4JJavaError) as error:
         raise EnvironmentUnfit(
-            "This session has no Kafka connector, and a JVM that runs cannot get one: start "
-            "Python anew and begin with tailrace.session(kafka=True)."
+            "This session has no Kafka connector, and a running JVM cannot load one: restart "
+            "Python and begin with tailrace.session(kafka=True)."
         ) from error
 
 
@@ -132,7 +132,7 @@ def _is_there(settings: Mapping[str, str]) -> bool:
 
 
 def _defaults() -> dict[str, str]:
-    """What ``spark-defaults.conf`` says, as Spark reads it."""
+    """The settings in ``spark-defaults.conf``, as Spark reads them."""
     folder = os.environ.get("SPARK_CONF_DIR") or _spark_home() / "conf"
     file = Path(folder) / "spark-defaults.conf"
     if not file.is_file():
@@ -150,8 +150,8 @@ def _in_folder(folder: Path) -> Connector:
     missing = [part for part, jar in found.items() if jar is None]
     if missing:
         raise EnvironmentUnfit(
-            f"The folder {folder} has no jar of {', '.join(missing)}: put it there, or name no "
-            "folder to have the connector fetched."
+            f"The folder {folder} has no jar of {', '.join(missing)}: put it there, or leave out "
+            "the folder to have the connector downloaded."
         )
     jars = [jar for jar in found.values() if jar is not None]
     own, tokens = (_version_of(jars[n].name, PARTS[n]) or "" for n in range(2))
@@ -170,18 +170,18 @@ def _version_of(name: str, part: str) -> str | None:
 
 
 def _order(of: str) -> tuple[list[int], bool]:
-    """Versions by their numbers, a preview before what it previews."""
+    """A sort key: versions by their numbers, a preview before its release."""
     return [int(number) for number in re.findall(r"\d+", of)[:3]], "-" not in of
 
 
 def _cache(own: str, tokens: str) -> Path:
-    """Where a connector is kept that was found for the installed Spark."""
+    """Where a connector for the installed Spark is cached."""
     home = cache.directory() / "kafka" / f"spark-{version('pyspark')}"
     return home / f"{own}-with-{tokens}"
 
 
 def _cached(folder: Path) -> tuple[Path, ...]:
-    """The jars of a folder in the cache, unless others may have put them there."""
+    """The jars of a folder in the cache, unless other users may have put them there."""
     if not folder.is_dir() or cache.distrusted(folder):
         return ()
     return tuple(sorted(folder.glob("*.jar")))
@@ -199,9 +199,9 @@ def _resolved(settings: Mapping[str, str]) -> Connector:
     if not found:
         reason = refusals[-1] if refusals else said.strip() or "no reason given"
         raise EnvironmentUnfit(
-            f"Spark's Kafka connector cannot be had from Maven ({reason}): check the network, name "
-            "a mirror by spark.jars.repositories or spark.jars.ivySettings, or name a folder that "
-            f"has its jars by tailrace.session(kafka=...) or {FOLDER}."
+            f"Spark's Kafka connector could not be fetched from Maven ({reason}): check the "
+            "network, set a mirror with spark.jars.repositories or spark.jars.ivySettings, or name "
+            f"a folder that has its jars with tailrace.session(kafka=...) or {FOLDER}."
         )
     pair, *jars = rest.splitlines()
     had = Connector(*pairs[pair], _kept(_cache(*pairs[pair]), [Path(jar) for jar in jars]))
@@ -211,13 +211,13 @@ def _resolved(settings: Mapping[str, str]) -> Connector:
 
 
 def _ask(pairs: list[str], settings: Mapping[str, str]) -> str:
-    """What the resolver says, or why it says nothing; it runs in a JVM of its own."""
+    """The resolver's output, or why it has none; it runs in a JVM of its own."""
     with tempfile.TemporaryDirectory(prefix="tailrace-") as place:
         chosen = {key: settings[key] for key in _RESOLVING if key in settings}
         mirror = _mirror(Path.home() / ".m2")
         if mirror and chosen.keys() <= {"spark.jars.ivy"}:
             chosen["spark.jars.ivySettings"] = str(_ivy_settings(Path(place), mirror))
-        chosen["user.home"] = str(Path.home())  # Java asks the system, and not HOME
+        chosen["user.home"] = str(Path.home())  # Java asks the system, not HOME
         options = [f"-D{key}={value}" for key, value in chosen.items()]
         jars = os.pathsep.join([str(JAR), str(_spark_home() / "jars" / "*")])
         command = [str(find_java()), *options, "-cp", jars, "tailrace.cluster.Resolver", *pairs]
@@ -231,14 +231,14 @@ def _ask(pairs: list[str], settings: Mapping[str, str]) -> str:
 
 
 def _mirror(maven: Path) -> str | None:
-    """The mirror of Maven Central that the user's Maven settings name: Ivy does not read them."""
+    """The mirror of Maven Central in the user's Maven settings, which Ivy does not read."""
     file = maven / "settings.xml"
     if not file.is_file():
         return None
     try:
         root = ElementTree.parse(file).getroot()  # noqa: S314 - the user's own file
     except ElementTree.ParseError as error:
-        raise EnvironmentUnfit(f"{file} is not XML ({error}): mend it, or take it away.") from error
+        raise EnvironmentUnfit(f"{file} is not XML ({error}): fix it, or remove it.") from error
     for mirror in root.iterfind("{*}mirrors/{*}mirror"):
         fields = {entry.tag.rpartition("}")[2]: (entry.text or "").strip() for entry in mirror}
         of = {name.strip() for name in fields.get("mirrorOf", "").split(",")}
@@ -248,7 +248,7 @@ def _mirror(maven: Path) -> str | None:
 
 
 def _ivy_settings(place: Path, mirror: str) -> Path:
-    """Settings by which Ivy asks the user's Maven folder and then a mirror, and nothing else."""
+    """Ivy settings that search the user's Maven folder and then a mirror, and nothing else."""
     local = (Path.home() / ".m2" / "repository").as_uri()
     resolvers = "".join(
         f"<ibiblio name={quoteattr(name)} m2compatible='true' root={quoteattr(root)}/>"
@@ -264,7 +264,7 @@ def _ivy_settings(place: Path, mirror: str) -> Path:
 
 
 def _kept(folder: Path, jars: list[Path]) -> tuple[Path, ...]:
-    """Copy jars beside the folder wanted and rename that, so that it is whole or not there."""
+    """Copy jars next to the target folder and rename that, so that it is complete or missing."""
     try:
         cache.made(folder.parent)
         with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder.parent) as place:
@@ -273,6 +273,6 @@ def _kept(folder: Path, jars: list[Path]) -> tuple[Path, ...]:
             for jar in jars:
                 shutil.copyfile(jar, staged / jar.name)
             staged.rename(folder)
-    except OSError:  # another process was faster, or nothing can be kept here: then next time
+    except OSError:  # another process was faster, or the cache is not writable: use them uncached
         return tuple(jars)
     return tuple(sorted(folder.glob("*.jar")))

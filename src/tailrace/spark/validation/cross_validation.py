@@ -1,4 +1,4 @@
-"""How right predictions are: runs that were measured, each predicted from all others alike."""
+"""How accurate predictions are: measured runs, each predicted from all others of its topology."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from tailrace.profile.profile import Latency, Profile
 
 HIGHEST = 0.9
-"""Up to this utilisation the figures that count are taken; above it they are shown beside."""
+"""Figures up to this utilisation count; those above it are shown separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A configuration that was run, and what it left behind.
+    """A configuration that was run, and its results.
 
-    It was as busy as its own profile says. ``arrivals`` are the records that entered each step, for
-    each one that entered the flow.
+    ``utilisation`` is according to its own profile. ``arrivals`` are the records that entered each
+    step, per record that entered the flow.
     """
 
     topology: str
@@ -37,7 +37,7 @@ class Case:
     arrivals: Mapping[str, float]
 
     def __str__(self) -> str:
-        """Its plan and how busy it was, in a few words."""
+        """Its plan and its utilisation, in short."""
         plan = self.profile.plan
         live = plan.backend is Backend.REALTIME
         wait_ms = max(plan.lifetimes_ms.values(), default=0.0) if live else plan.interval_ms
@@ -49,7 +49,7 @@ class Case:
 class Overloaded:
     """A plan that got more than it can take: ``measured_per_s`` got through.
 
-    ``profile`` is what a run with little load had left before, with the plan that was to run.
+    ``profile`` comes from an earlier run under a small load, with the plan of this run.
     """
 
     topology: str
@@ -57,7 +57,7 @@ class Overloaded:
     measured_per_s: float
 
     def errors(self, cases: Sequence[Case]) -> list[float]:
-        """How far the saturation that each profile of the same kind predicts is from that."""
+        """The relative error of the saturation that each profile of the same kind predicts."""
         plan, backend = self.profile.plan, self.profile.backend
         alike = (c.profile for c in cases if c.topology == self.topology)
         known = [self.profile, *(found for found in alike if found.backend is backend)]
@@ -65,7 +65,7 @@ class Overloaded:
         return [limit / self.measured_per_s - 1 for limit in limits]
 
     def told(self, errors: Sequence[float]) -> str:
-        """What got through and how far off the predictions were, in a line."""
+        """What got through, and the errors of the predictions, in a line."""
         return (
             f"{self.topology} in {self.profile.backend}: {show_rate(self.measured_per_s)} got "
             f"through, predicted {median(errors):+.1%}, from {min(errors):+.1%} to "
@@ -75,7 +75,7 @@ class Overloaded:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """All that was measured: the cases, what the engine takes in each backend, and overloads."""
+    """Everything that was measured: cases, the engine's costs in each backend, and overloads."""
 
     cases: tuple[Case, ...]
     engine: Mapping[Backend, Profile]
@@ -116,7 +116,7 @@ class Runs:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Runs:
-        """Read them back."""
+        """Read runs from plain data."""
         return cls(
             tuple(
                 Case(
@@ -145,7 +145,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One case predicted from another: what was said, what was measured, and by how much off."""
+    """One case predicted from another: the prediction, the measurement, and the errors."""
 
     origin: Case
     target: Case
@@ -162,12 +162,12 @@ class Attempt:
 
     @property
     def same_backend(self) -> bool:
-        """Whether the profile was measured in the backend that it was asked about."""
+        """Whether the profile was measured in the backend that it predicts."""
         return self.origin.profile.backend is self.target.profile.backend
 
     @property
     def mean_error(self) -> float:
-        """The error of the mean; a plan that was wrongly called impossible is off by all of it."""
+        """The error of the mean, which is 1 for a plan that was wrongly called impossible."""
         return _error(self.mean_ms, self.measured.mean_ms)
 
     @property
@@ -189,10 +189,10 @@ class Attempt:
 
 
 def judged(runs: Runs) -> dict[str, Any]:
-    """Every configuration predicted from every other of its topology, and how right that was.
+    """Every configuration predicted from every other of its topology, with the errors.
 
-    A saturation is predicted by every profile of its topology and backend; the one in the middle
-    counts, and all of them are told beside.
+    A saturation is predicted by every profile of its topology and backend; the median counts, and
+    all of them are shown too.
     """
     made = [
         _attempt(origin, target, runs.engine)
@@ -225,7 +225,7 @@ def judged(runs: Runs) -> dict[str, Any]:
 
 
 def _attempt(origin: Case, target: Case, engine: Mapping[Backend, Profile]) -> Attempt:
-    """Predict a case; what the engine takes in a backend never seen is that of trivial steps."""
+    """Predict a case; the costs of a backend that the profile lacks are those of trivial steps."""
     profile, real = origin.profile, target.profile
     other = engine[real.backend]
     profile = replace(
@@ -247,7 +247,7 @@ def _error(said_ms: float, measured_ms: float) -> float:
 
 
 def _summed_up(errors: Sequence[float]) -> dict[str, float | None]:
-    """The same as of scores, None where nothing was tried."""
+    """A summary of errors as for scores, None if there are none."""
     if not errors:
         return dict.fromkeys(("median_abs_error", "p90_abs_error", "max_abs_error"))
     return {**summed_up(errors)}

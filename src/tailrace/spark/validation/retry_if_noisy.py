@@ -1,4 +1,4 @@
-"""Runs on a machine that others share: one in which it was slower than usual is done once more."""
+"""Runs on a shared machine: a run during which the machine was slow is repeated."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _T = TypeVar("_T")
 LOOPS = 200
 ADDITIONS = 100_000
 """The work that is timed: about half a second of arithmetic, since a core that is shared with a
-neighbour goes from fast to slow and back many times a second."""
+neighbour switches between fast and slow many times a second."""
 
 SLOWER = 1.25
-"""A machine that takes so many times its best for the same work is disturbed."""
+"""A machine that takes this many times its best time for the same work is disturbed."""
 
 TRIES = 3
 MOST_REPEATS = 16
-"""How often one run is tried, and how many runs are repeated in all: then the machine is what it
-is, and the result says so."""
+"""How often one run is tried, and how many runs are repeated in all: after that a disturbed run is
+used, and the result says so."""
 
 
 def pace_ms() -> float:
-    """What a fixed piece of arithmetic takes now."""
+    """How long a fixed piece of arithmetic takes now."""
     start = time.perf_counter()
     for _ in range(LOOPS):
         sum(range(ADDITIONS))
@@ -40,7 +40,7 @@ class Quiet:
     """Times the machine before and after each run, and repeats those that were disturbed."""
 
     def __init__(self, pace: Callable[[], float] = pace_ms) -> None:
-        """``pace`` says how slow the machine is."""
+        """``pace`` measures how slow the machine is."""
         self._pace = pace
         self.best = pace()
         self.runs = self.repeated = self.disturbed = 0
@@ -62,5 +62,5 @@ class Quiet:
         return result
 
     def as_json(self) -> dict[str, Any]:
-        """How quiet it was."""
+        """How quiet the machine was."""
         return {"runs": self.runs, "repeated": self.repeated, "disturbed": self.disturbed}

@@ -1,9 +1,9 @@
-"""What predictions are held against: five topologies of Cooper 2020, section 5.3, and PrimeTest.
+"""What predictions are checked with: five topologies of Cooper 2020, section 5.3, and PrimeTest.
 
-Their steps wait, as for an answer from another machine, so that a laptop can run as many of them at
-once as an experiment needs; PrimeTest computes, in one task, so that the engine has a core left.
-Ways that part and come together again are ways of the records, told by a column, since real-time
-mode reads its source only once.
+Their steps wait, as if for an answer from another machine, so that a laptop can run as many of them
+at once as an experiment needs; PrimeTest computes, in one task, so that the engine has a core left.
+Branches that part and join again are marked on records by a column, since real-time mode reads its
+source only once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ONE = "seq long, key string"
 class Topology:
     """A flow to predict: what it does, and which of its steps have partitions of their own.
 
-    ``per_s`` is the rate that keeps one task of its busiest step busy all the time, about, and
+    ``per_s`` is about the rate that keeps one task of its busiest step busy all the time, and
     ``sources`` the number of partitions that it reads.
     """
 
@@ -59,7 +59,7 @@ def waits(ms: float) -> Callable[[Any], tuple[int, str]]:
 
 
 def each(ms: float) -> Callable[[Any, list[Any], Any], Iterator[tuple[int, str]]]:
-    """The same as a keyed step, which counts what it has seen of each key."""
+    """The same as a keyed step, which counts the records of each key."""
 
     def call(_key: Any, rows: list[Any], state: Any) -> Iterator[tuple[int, str]]:
         for row in rows:
@@ -71,7 +71,7 @@ def each(ms: float) -> Callable[[Any, list[Any], Any], Iterator[tuple[int, str]]
 
 
 def multiplies(ms: float) -> Callable[[Any], Iterator[tuple[int, str]]]:
-    """A step that makes about ten records of each: Normal(10, 1), rounded, at least one."""
+    """A step that makes about ten records from each: Normal(10, 1), rounded, at least one."""
 
     def call(row: Any) -> Iterator[tuple[int, str]]:
         time.sleep(ms / 1e3)
@@ -83,7 +83,7 @@ def multiplies(ms: float) -> Callable[[Any], Iterator[tuple[int, str]]]:
 
 
 def window(ms: float, size: int) -> Callable[[Any, list[Any], Any], Iterator[tuple[int, str]]]:
-    """A tumbling count window for each key: one record of every ``size``."""
+    """A tumbling count window for each key: one record out of every ``size``."""
 
     def call(_key: Any, rows: list[Any], state: Any) -> Iterator[tuple[int, str]]:
         for row in rows:
@@ -111,7 +111,7 @@ def multiplier(records: DataFrame) -> DataFrame:
 
 
 def windowed(records: DataFrame) -> DataFrame:
-    """One record of every ten of a key is sent."""
+    """One record out of every ten of a key is sent."""
     entered = records.transform(step("enter", waits(0.3), ONE))
     kept = entered.transform(keyed_step("window", window(3.0, WINDOW), ONE, key="key"))
     return kept.transform(step("send", waits(1.5), ONE))
@@ -128,7 +128,7 @@ WAYS = "seq long, key string, way string"
 
 
 def join_split(records: DataFrame) -> DataFrame:
-    """Every record goes two ways, one of which makes ten of it; they meet and part again."""
+    """Every record takes two branches, one of which makes ten of it; they join and fork again."""
 
     def along(way: str, ms: float, times: int) -> Callable[[Any], Iterator[tuple[int, str, str]]]:
         def call(row: Any) -> Iterator[tuple[int, str, str]]:
@@ -169,7 +169,7 @@ def primes(records: DataFrame) -> DataFrame:
 
 
 def nothing(records: DataFrame) -> DataFrame:
-    """Steps that take no time, so that only the engine does."""
+    """Steps that take no time, so that only the engine takes any."""
     one = records.transform(step("one", lambda row: (row.seq, row.key), ONE))
     return one.transform(keyed_step("two", each(0.0), ONE, key="key"))
 

@@ -1,12 +1,12 @@
 """Are predictions right? Every configuration is predicted from the profile of every other.
 
 Six topologies run on Spark in both backends, each under several plans and at several utilisations.
-The profile that each run leaves predicts all other runs of the topology: what the run under that
-plan would be, before it is looked at. What the engine takes in a backend that the profile never
-saw comes from a flow of trivial steps, measured once at the beginning.
+The profile that each run leaves predicts all other runs of the topology, without looking at them.
+The engine's costs in a backend that the profile lacks come from a flow of trivial steps, measured
+once at the start.
 
-A run that saturates, at half again the rate that the first profile calls the limit, shows whether
-overload was called before it happened.
+A saturated run, at one and a half times the limit of the first profile, shows whether overload was
+predicted.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ SLOTS = 10
 """More than the machine has: the steps wait most of the time."""
 
 START_S, START_SHARE = 6.0, 0.1
-"""It begins slowly, so that no backlog of the start is still there when it counts."""
+"""Runs start slowly, so that no backlog from the start is left when measuring begins."""
 
 WARM_UP_S = 11.0
 MEASURED_S = 18.0
 MEASURED = 4_000
 LONGEST_S = 40.0
-"""How long is measured: until so many records have come, which windows of ten make a few of."""
+"""How long to measure: until this many records have come, which windows of ten reduce to a few."""
 
 INTERVAL = "2 s"
 
 UTILISATIONS = (0.35, 0.55, 0.7, 0.83, 0.92)
-"""How busy runs are meant to be, by the first profile; they are as busy as their own one says."""
+"""How busy runs should be, by the first profile; how busy they were, their own profile says."""
 
 MOST_PARTITIONS = 16
 TRIVIAL_PER_S = 500.0
@@ -73,7 +73,7 @@ OVERLOAD = 1.5
 BATCH_LENGTH_MS = 60_000.0
 
 FULL = 0.95
-"""A task that is busy for so much of the time always has work, but for how that is measured."""
+"""A task that is busy for this share of the time always has work, up to measurement errors."""
 
 
 def measure(*, quick: bool) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _run_topologies(
 
 
 def again(result: dict[str, Any], anew: Collection[str] = ()) -> dict[str, Any]:
-    """Judge the runs of a result by the model as it is now, those of some topologies run anew."""
+    """Judge the runs of a result by the current model, after rerunning some topologies."""
     runs, machine = Runs.from_json(result["runs"]), result["machine"]
     if anew:
         unknown = set(anew) - {topology.name for topology in TOPOLOGIES}
@@ -120,7 +120,7 @@ def again(result: dict[str, Any], anew: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _run_anew(names: Collection[str]) -> tuple[list[Case], list[Overloaded], Quiet]:
-    """All runs of some topologies, after runs that only warm up."""
+    """All runs of some topologies, after warm-up runs."""
     spark = session("validate", master=f"local[{SLOTS}]")
     try:
         run = _Runner(spark)
@@ -136,7 +136,7 @@ def _result(runs: Runs, machine: dict[str, Any]) -> dict[str, Any]:
 
 
 def _engine(run: _Runner) -> dict[Backend, Profile]:
-    """What the engine takes in each backend, once the JVM is warm."""
+    """The engine's costs in each backend, once the JVM is warm."""
     found = {}
     for backend in [*Backend, *Backend]:
         found[backend] = run(TRIVIAL, SHAPES[backend][0], TRIVIAL_PER_S).profile
@@ -171,7 +171,7 @@ class Shape:
     partitions: int
 
     def plan(self, topology: Topology) -> Plan:
-        """The plan, but for chains, which are the longest that can be."""
+        """The plan without its chains, which will be the longest possible."""
         live = self.backend is Backend.REALTIME
         interval_ms = BATCH_LENGTH_MS if live else self.wait_ms
         own = dict.fromkeys(topology.own, self.partitions)
@@ -199,7 +199,7 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A run: its profile, what entered its steps, its report, its batches if any, its length."""
+    """A run: its profile, arrivals at its steps, its report, its batches if any, its length."""
 
     profile: Profile
     arrivals: Mapping[str, float]
@@ -209,7 +209,7 @@ class Done:
 
 
 class _Runner:
-    """Runs topologies, once more if others slowed down the machine."""
+    """Runs topologies, and repeats runs if other processes slowed down the machine."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -250,7 +250,7 @@ def _run(spark: SparkSession, topology: Topology, shape: Shape, rate: float) -> 
 
 
 def _arrivals(report: Report, first: str) -> dict[str, float]:
-    """The records that entered each step, for each one that entered the first."""
+    """The records that entered each step, per record that entered the first."""
     warm = [i for i in report.intervals if not i["warm_up"]]
     names = {name for i in warm for name in i["steps"]}
     into = {name: _into(name, warm) for name in sorted(names)}
@@ -258,13 +258,13 @@ def _arrivals(report: Report, first: str) -> dict[str, float]:
 
 
 def _through_per_s(done: Done, known: Profile) -> float:
-    """Records of the source that got through a plan that had too many, a second.
+    """Source records per second that got through an overloaded plan.
 
-    A batch waits for its last task, so that late batches tell. In real-time mode each task goes on
-    at its own pace, until long after the run the buffers of the slowest are full and hold back the
-    others: so it is told by the chains of which a task always has work. How long such a task works
-    for a record of the source follows from what its steps take now, and from its share of all
-    records, as it was known before some of them were held up; the slowest holds up the flow.
+    A batch waits for its last task, so late batches show the rate. In real-time mode each task runs
+    at its own pace until, long after the run, the buffers of the slowest are full and hold back the
+    others: so only chains with a task that always has work show it. How long such a task works per
+    source record follows from what its steps take now, and from its share of all records, as known
+    before some of them were held up; the slowest holds up the flow.
     """
     if done.batches:
         late = done.batches[len(done.batches) // 2 :]
@@ -290,7 +290,7 @@ def _into(name: str, intervals: list[dict[str, Any]]) -> int:
 
 
 def _overloaded(run: _Runner, topology: Topology, shape: Shape, first: Profile) -> Overloaded:
-    """Give a plan more than the first profile says that it can take."""
+    """Give a plan more than it can take according to the first profile."""
     known = replace(first, plan=completed(shape.plan(topology), first))
     rate = OVERLOAD * capacity(known).saturation_per_s
     through_per_s = _through_per_s(run(topology, shape, rate), known)
@@ -298,7 +298,7 @@ def _overloaded(run: _Runner, topology: Topology, shape: Shape, first: Profile) 
 
 
 def _misplaced(spark: SparkSession) -> int:
-    """How many keys Spark puts elsewhere than predicted, over all sorts of partitionings."""
+    """How many keys Spark puts elsewhere than predicted, over all numbers of partitions."""
     keys = KEYS.names
     frame = spark.createDataFrame([(key,) for key in keys], "key string")
     wrong = 0
@@ -311,7 +311,7 @@ def _misplaced(spark: SparkSession) -> int:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The result for a person."""
+    """The result as a table for people."""
     shown = Table(title=f"{result['predictions']} predictions of {result['configurations']} runs")
     for column in ("what", "median error", "90th percentile"):
         shown.add_column(column, justify="right")

@@ -1,8 +1,8 @@
 """A chain: steps that run one after the other in one hand-over to Python.
 
-This is the code that runs inside Python workers. Between two steps records stay in Arrow, also
-where both are row functions, so that each step sees the types that its predecessor declared and
-the result is the same however the steps are chained.
+This code runs inside Python workers. Between two steps records stay in Arrow, even if both are row
+functions, so that each step sees the types that its predecessor declared and the result is the same
+however the steps are chained.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from tailrace.spark.worker.telemetry import TelemetryClient
 
 RESERVED = "_tailrace_"
-"""Begins the names of the columns that Tailrace adds; a pipeline's own may not begin with it."""
+"""Prefix of the columns that Tailrace adds; a pipeline's own may not start with it."""
 
 LAST = "(each)"
-"""The name of the step that a sink of one function is."""
+"""The name of the step that stands for a sink of one function."""
 
 TAG = "_tailrace_us"
-"""The column that bears the arrival time of a record through a flow in real-time mode."""
+"""The column that carries the arrival time of a record through a flow in real-time mode."""
 
 READ = "_tailrace_read"
 """The column, last of a chain's input, that says when a record entered the open batch."""
@@ -47,7 +47,7 @@ class Chain:
     """Runs operators over the Arrow batches of one task and reports what it measured.
 
     In micro-batches it reports at the end of the task, through an accumulator; in real-time mode
-    while it runs, through the telemetry. With neither, only errors are counted.
+    while it runs, through telemetry. With neither, only errors are counted.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Chain:
         redaction: bytes | None = None,
         watched: TelemetryClient | None = None,
     ) -> None:
-        """One of the two ways to report, or none; whether records bear their arrival time.
+        """One of the two ways to report, or none; whether records carry their arrival time.
 
-        With ``redaction``, a secret, keys are reported by pseudonyms. ``watched`` is where to say
-        that a step hangs.
+        With ``redaction``, a secret, keys are reported by pseudonyms. ``watched`` is where to
+        report that a step hangs.
         """
         self._redaction = redaction
         self._operators = operators
@@ -81,12 +81,12 @@ class Chain:
 
     @property
     def name(self) -> str:
-        """What plans and reports call it; the step that a sink may be at its end does not count."""
+        """What plans and reports call it, without a sink's step at its end."""
         named = tuple(operator.name for operator in self._operators if operator.name != LAST)
         return chain_name(named or self.names)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass every batch through every operator: as many batches come out as go in.
+        """Pass every batch through every operator, one batch out for each batch in.
 
         A chain that begins with a keyed step may add one at the end, for timers.
         """
@@ -116,7 +116,7 @@ class Chain:
         return batch
 
     def _finished(self, meters: list[Meter]) -> Iterator[tuple[int, Passed]]:
-        """What operators still held at the end of the task, each with its place in the chain."""
+        """What operators still hold at the end of the task, each with its place in the chain."""
         for place, running in enumerate(self._running):
             with _in_step(self._operators[place]):
                 left = running.finish(meters[place])
@@ -129,7 +129,7 @@ class Chain:
         return [Meter(self._sample_every, dead=dead) for dead in letters]
 
     def _shown(self, meters: list[Meter]) -> list[Meter]:
-        """What was measured, as it may leave the worker."""
+        """The measurements, redacted if necessary before they leave the worker."""
         if self._redaction is not None:
             for meter in meters:
                 meter.hide_keys(self._redaction)
@@ -152,9 +152,9 @@ class Chain:
     def _live(
         self, batches: Iterable[pa.RecordBatch], telemetry: TelemetryClient
     ) -> Iterator[pa.RecordBatch]:
-        """The same on records that bear the time of their arrival, reporting now and then."""
+        """The same on records that carry their arrival time, with regular reports."""
         if gc.get_freeze_count() == 0:
-            gc.freeze()  # what a worker has loaded stays: looking at it would take 10 ms
+            gc.freeze()  # what a worker has loaded stays: collecting it would take 10 ms
         meters, handed = self._new_meters(), Handed()
         speaker = telemetry.speaker(self.name, self.names)
         for batch in batches:
@@ -174,7 +174,7 @@ class Chain:
         speaker.speak(handed, self._shown(meters))
 
     def _passed_tagged(self, place: int, left: Passed, meters: list[Meter]) -> pa.RecordBatch:
-        """What an operator still held, passed through those behind it."""
+        """What an operator still held, passed through the operators after it."""
         records = left.batch
         tags = _Tags.of(pa.nulls(0, pa.int64())).after(left) if self._tagged else None
         for later in range(place + 1, len(meters)):
@@ -201,7 +201,7 @@ def _opened(operator: Operator) -> Running:
 
 @contextmanager
 def _in_step(operator: Operator) -> Iterator[None]:
-    """What a step does beside its hand-overs: opens its state, writes it, runs its timers."""
+    """What a step does outside its hand-overs: open its state, write it, run its timers."""
     WATCH.calls += 1
     WATCH.step = operator.name
     yield
@@ -209,7 +209,7 @@ def _in_step(operator: Operator) -> Iterator[None]:
 
 
 class _Tags(NamedTuple):
-    """The arrival times of the records of a batch, and their sum, which every step asks for."""
+    """The arrival times of the records of a batch, and their sum, which every step needs."""
 
     moments: pa.Array
     sum_us: int
@@ -219,15 +219,15 @@ class _Tags(NamedTuple):
         return cls(moments, _sum(moments))
 
     def ages_us(self, now_us: int) -> int:
-        """The ages of all records together."""
+        """The sum of the ages of all records."""
         return now_us * len(self.moments) - self.sum_us
 
     def after(self, passed: Passed) -> _Tags:
         """The tag of every result: that of the record that it came from.
 
         A columnar step does not say which came from which: if it returned as many records as it
-        got they are taken to be the same, else each gets the mean of the batch, which spans little
-        time.
+        got, they are assumed to be the same; else each gets the mean of the batch, which spans
+        little time.
         """
         records, held = passed.batch.num_rows, len(self.moments)
         if passed.origins is not None:
@@ -244,7 +244,7 @@ class _Tags(NamedTuple):
 def _taken_off(
     batch: pa.RecordBatch, handed: Handed, entered_us: int
 ) -> tuple[_Tags | None, pa.RecordBatch]:
-    """The tags of a batch and its records without them; how long they took to get here counts."""
+    """Split a batch into tags and bare records, and count how long they took to get here."""
     names = batch.schema.names
     tags = _Tags.of(batch.column(TAG)) if TAG in names else None
     read_us = _sum(batch.column(READ))

@@ -1,20 +1,20 @@
 """The process that Python workers are forked from: PySpark's own, made quieter and quicker.
 
-After every task PySpark's daemon makes the worker collect its garbage, which walks through all
-that pyarrow, pandas and numpy brought along: about 13 ms, just when the next batch wants the
-worker. What is there after the first few tasks stays for good, and so does what a later one
-imports: it is frozen out of the collection. A worker whose JVM has gone away ends quietly instead
-of with a stack trace, and one whose task was cancelled while its step hung ends at all: the watch
-over its steps is given the socket to see it by.
+After every task PySpark's daemon makes the worker collect garbage, which walks through everything
+that pyarrow, pandas and numpy loaded: about 13 ms, just when the next batch needs the worker. What
+is loaded after the first few tasks stays for good, and so does what a later task imports: it is
+frozen, so that collections skip it. A worker whose JVM is gone ends quietly instead of with a stack
+trace, and a worker whose task was cancelled while its step hung ends too: the watch over its steps
+gets the socket to detect that.
 
 What every worker needs is imported once, here, before any is forked. PySpark leaves that to each
 worker: most of a second of a core and 85 MB for every Python task of a flow, which is what takes
 the longest where many flows are started.
 
 A chain in real-time mode says so in its environment (``HandOver.java``). PySpark would read its
-batches in a thread of their own, which costs more than it gains where a batch takes microseconds:
-the two threads wait for each other at every turn. Here the thread that works also reads; and a
-batch is written at once, not buffer by buffer.
+batches in a separate thread, which costs more than it gains if a batch takes microseconds: the two
+threads keep waiting for each other. Here the working thread also reads, and a batch is written at
+once, not buffer by buffer.
 
 Spark starts this module by name (``spark.python.daemon.module``).
 """
@@ -55,14 +55,14 @@ _ALLOCATOR = "JE_ARROW_MALLOC_CONF"
 """How Arrow's jemalloc is told what to do."""
 
 _FREEZES = 3
-"""After so many tasks what they load is there; the second still brings what it needs to go on."""
+"""How many tasks it takes until everything is loaded; the second task still loads some code."""
 
 _MODULES = 0
-"""How many modules were there when the worker froze what it had."""
+"""How many modules were loaded when the worker last froze its objects."""
 
 
 def worker(sock: socket, authenticated: bool) -> int:
-    """Run one task as PySpark does, then keep what it loaded out of garbage collection."""
+    """Run one task like PySpark, then keep what it loaded out of garbage collection."""
     if os.environ.pop(HAND_OVER, None) is not None:  # once for all tasks of the worker
         _read_and_work()
     WATCH.connection = sock
@@ -95,8 +95,8 @@ def _draw_anew() -> None:
 
 
 def _freeze() -> None:
-    """Keep what is there now out of all later collections: after the first tasks, and imports."""
-    global _FREEZES, _MODULES  # a worker is a process, and this is its memory of itself
+    """Keep existing objects out of later collections: after the first tasks, and after imports."""
+    global _FREEZES, _MODULES  # one worker per process
     if _FREEZES or len(sys.modules) > _MODULES:
         _FREEZES, _MODULES = max(0, _FREEZES - 1), len(sys.modules)
         gc.collect()
@@ -104,7 +104,7 @@ def _freeze() -> None:
 
 
 def _read_and_work() -> None:
-    """Have one thread do both, and every batch written in one piece as soon as it is there."""
+    """Read and work in one thread, and write every batch in one piece as soon as it is ready."""
     from pyspark.sql.pandas.serializers import ArrowStreamSerializer  # noqa: PLC0415 - only here
 
     os.environ["SPARK_PIPELINED_UDF"] = "0"

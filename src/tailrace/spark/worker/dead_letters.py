@@ -1,4 +1,4 @@
-"""Dead letters as a task leaves them, for the driver to publish when the batch is committed."""
+"""Dead letters that a task leaves for the driver to publish when the batch is committed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Letter = tuple[str, str, str]
 def put_aside(
     directory: str, batch: int, chain: str, partition: int, letters: list[Letter]
 ) -> None:
-    """Leave the letters of a task where the driver finds them, all or none."""
+    """Write the dead letters of a task where the driver finds them, all or none."""
     place = Path(directory) / f"{batch}-{quote(chain, safe='+')}-{partition}.json"
     place.parent.mkdir(parents=True, exist_ok=True)
     with replacing(place, place.with_suffix(f".{os.getpid()}.tmp"), flush=True) as file:

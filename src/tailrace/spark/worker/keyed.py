@@ -1,7 +1,7 @@
 """A keyed step inside a chain: groups a hand-over by key and runs the user's function on each.
 
-The step's chain begins with it, behind an exchange that brings all records of a key to one
-partition. Its state is opened when a task begins and written when it ends, under the id of the
+It is the first step of its chain, after an exchange that brings all records of a key to one
+partition. Its state is opened when a task starts and written when it ends, under the id of the
 batch (``tailrace.state``), in micro-batches and in real-time mode alike.
 """
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from tailrace.spark.worker.records import Row
 
 BORN_NOW = -1
-"""The origin of a result that came of no record but of a timer."""
+"""The origin of a result that came from a timer instead of a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """What a keyed step remembers, and where: travels to the workers with the chain.
+    """What a keyed step remembers, and where; sent to the workers with the chain.
 
-    Only a flow gives it a directory.
+    Only in a flow does it have a directory.
     """
 
     key: tuple[str, ...]
@@ -59,24 +59,24 @@ class KeyedOperator(Operator):
     memory: StateSpec | None = None
 
     def open(self) -> KeyedRun:
-        """Open the state of the partition that this task has."""
+        """Open the state of this task's partition."""
         if self.memory is None or not self.memory.directory:
             raise InputError(
-                f"Step '{self.name}' remembers something of every key, and only a flow keeps that: "
+                f"Step '{self.name}' keeps state for every key, and only a flow can store that: "
                 "run it in a tr.Flow."
             )
         return KeyedRun(self, self.memory)
 
     def run(self, batch: pa.RecordBatch, meter: Meter) -> Passed:
-        """A keyed step treats batches only once its state is open."""
+        """Open the state and process a batch."""
         return self.open().run(batch, meter)
 
 
 class KeyedRun:
-    """One keyed step in one task, from the opening of its state to its writing."""
+    """One keyed step in one task, from opening its state to writing it."""
 
     def __init__(self, operator: Operator, memory: StateSpec) -> None:
-        """Open the state as it was when the batch before ended."""
+        """Open the state as it was at the end of the previous batch."""
         partition = task.partition()
         self._operator, self._memory = operator, memory
         self._batch = task.batch()
@@ -102,7 +102,7 @@ class KeyedRun:
         )
 
     def run(self, batch: pa.RecordBatch, meter: Meter) -> Passed:
-        """Run the function on every key of a hand-over, then the timers that are due."""
+        """Run the function on every key of a hand-over, then run the timers that are due."""
         rows = list(rows_of(batch))
         places: dict[Any, list[int]] = {}
         for place, key in enumerate(self._keys(batch, rows)):
@@ -118,7 +118,7 @@ class KeyedRun:
         return _joined(passed, self._due(meter))
 
     def finish(self, meter: Meter) -> Passed:
-        """The timers that are due when the batch ends; then the state is written."""
+        """Run the timers that are due when the batch ends, then write the state."""
         passed = self._due(meter)
         self._keyed.finish(self._batch)
         return passed
@@ -126,10 +126,10 @@ class KeyedRun:
     def _called(
         self, key: Any, rows: list[Row], found: list[int], meter: Meter
     ) -> Iterator[tuple[Any, int]]:
-        """What the function makes of some records of a key, and the last of them.
+        """The function's results for some records of a key, each with the last of these records.
 
-        Which records come together is chance, so one on which the function raises must not take
-        the others along: the state is as before, and they are handed over singly.
+        Which records come together is chance, so a record on which the function raises must not
+        take the others along: the state is reset, and they are passed one by one.
         """
         group = key, [rows[place] for place in found], self._newest_us(rows, found)
         try:
@@ -147,7 +147,7 @@ class KeyedRun:
                 yield result, found[-1]
 
     def _due(self, meter: Meter) -> Passed:
-        """What the timers make that are due; one that raises is dealt with as the step asked."""
+        """The results of the timers that are due; errors are handled as the step asked."""
         owners: list[dict[str, Any]] = []
         results: list[Any] = []
         origins: list[int] = []
@@ -184,7 +184,7 @@ class KeyedRun:
 
 
 def _joined(first: Passed, second: Passed) -> Passed:
-    """What records made, and what timers made after them."""
+    """The results of records, followed by those of timers."""
     if not second.batch.num_rows:
         return first
     batch = pa.concat_batches([first.batch, second.batch])
@@ -192,6 +192,6 @@ def _joined(first: Passed, second: Passed) -> Passed:
 
 
 def _micros(moment: datetime) -> int:
-    """A timestamp column's value in microseconds since the epoch."""
+    """A timestamp in microseconds since the epoch."""
     difference = moment - EPOCH
     return (difference.days * 86_400 + difference.seconds) * 1_000_000 + difference.microseconds

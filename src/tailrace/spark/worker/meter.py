@@ -1,4 +1,4 @@
-"""What a task measures of the steps that it runs. Kept light: every worker imports it."""
+"""What a task measures about the steps that it runs. Kept light: every worker imports it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SAMPLE_EVERY = 127
-"""One record in so many is timed on its own, for the variance of the service time. Odd, so that
-data with a short period does not always offer the same record."""
+"""One record in this many is timed on its own, for the variance of the service time. Odd, so that
+the same record of periodic data is not always the one."""
 
 MOST_KEYS = 16
 
 LONGEST_KEY = 120
-"""The characters of a key that are kept; of a longer one its beginning and a digest."""
+"""How many characters of a key are kept; a longer one is cut and gets a digest."""
 
 _NEVER_CUT = 48
-"""Longer than any number, date or moment, which is read back from its text."""
+"""Longer than any number, date or timestamp, whose text is parsed again later."""
 
 _DIGEST = 8
 
@@ -33,12 +33,12 @@ _LOG_GAMMA = math.log(GAMMA)
 
 @dataclass(slots=True)
 class Meter:
-    """What one task saw of one step. Plain attributes: it is added to for every Arrow batch.
+    """What one task measured of one step. Plain attributes, updated for every Arrow batch.
 
     The ages are sums over records, in microseconds since their arrival, where that is known.
-    ``cpu_ns`` is what of the busy time was spent computing, not waiting for somebody else; the sums
-    over Arrow batches tell what each of them takes from what each record takes, by how much it is
-    larger than the ``last`` one (:class:`~tailrace.profile.calls.Calls`).
+    ``cpu_ns`` is the CPU part of the busy time. The sums over Arrow batches separate the cost of a
+    batch from the cost of a record, by how much each batch is larger than the ``last`` one
+    (:class:`~tailrace.profile.calls.Calls`).
     """
 
     sample_every: int = SAMPLE_EVERY
@@ -65,7 +65,7 @@ class Meter:
     dead: list[tuple[str, str]] = field(default_factory=list)
 
     def passed(self, records: int, out: int, began_ns: int, ended_ns: int) -> None:
-        """Count an Arrow batch that went through. Means of moments, in ms since the epoch."""
+        """Count an Arrow batch that went through. Means of times are in ms since the epoch."""
         self.records_in += records
         self.records_out += out
         took_ns = ended_ns - began_ns
@@ -94,9 +94,9 @@ class Meter:
     def count_keys(self, columns: list[pa.Array]) -> None:
         """Count the keys of a batch, keeping the most frequent ones.
 
-        A key of several columns is written as a JSON list of their texts, its type as theirs with
-        semicolons between. A long key is cut, so that a report of it stays small; how often it
-        comes is still known, but no longer in which partition Spark puts it.
+        A key of several columns is written as a JSON list of their texts, its type as the types of
+        the columns separated by semicolons. A long key is cut to keep reports small; its frequency
+        is still known, but no longer the partition that Spark puts it in.
         """
         self.key_type = ";".join(str(column.type) for column in columns)
         if len(columns) == 1:
@@ -115,7 +115,7 @@ class Meter:
             self.keys = Counter(dict(self.keys.most_common(MOST_KEYS)))
 
     def hide_keys(self, secret: bytes) -> None:
-        """Have pseudonyms stand for the keys, before anything leaves the worker."""
+        """Replace keys by pseudonyms, before anything leaves the worker."""
         from tailrace.model.keys.keytypes import REDACTED  # noqa: PLC0415 - only where redacted
         from tailrace.model.keys.pseudonyms import pseudonym  # noqa: PLC0415
 
@@ -126,7 +126,7 @@ class Meter:
 
 
 def shortened(text: str, longest: int = LONGEST_KEY) -> str:
-    """A text, or if it is long its beginning and a digest that tells it from others like it."""
+    """A text, or for a long one its beginning and a digest that keeps it distinct."""
     longest = max(longest, _NEVER_CUT)
     if len(text) <= longest:
         return text

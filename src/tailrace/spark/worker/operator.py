@@ -1,4 +1,4 @@
-"""The operators of a chain: one class for each kind of step, and how it treats an Arrow batch.
+"""The operators of a chain: one class for each kind of step, and how it processes an Arrow batch.
 
 This runs inside Python workers. It is kept light, because every worker imports it: pyarrow and
 the standard library only.
@@ -32,8 +32,8 @@ FAILURE = "TAILRACE-STEP-FAILED "
 """Marks, in the text of a worker's exception, the facts about the record that a step failed on."""
 
 MOST_DEAD_LETTERS = 10_000
-"""Dead letters are kept until their task ends. More than this many in one task are no exception
-any more but a broken step, and fail the flow."""
+"""Dead letters are kept until their task ends. More than this many in one task mean that the step
+is broken, and fail the flow."""
 
 
 class RecordFailed(Exception):  # noqa: N818 - it reads as the sentence it starts
@@ -43,7 +43,7 @@ class RecordFailed(Exception):  # noqa: N818 - it reads as the sentence it start
 class Passed(NamedTuple):
     """What an operator made of a batch, and the position of the record that each result came from.
 
-    Without ``origins``, results and records go one by one, or it is not known which came from
+    Without ``origins``, results match records one to one, or it is not known which came from
     which.
     """
 
@@ -55,10 +55,10 @@ class Running(Protocol):
     """An operator at work in one task."""
 
     def run(self, batch: pa.RecordBatch, meter: Meter) -> Passed:
-        """Treat a batch."""
+        """Process a batch."""
 
     def finish(self, meter: Meter) -> Passed | None:
-        """End the task; what is left to pass on, None where an operator never holds anything."""
+        """End the task; returns what is left to pass on, None if it never holds anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Operator(ABC):
     """One step of a chain: the user's function and what it declares.
 
     ``promised`` are the columns that have no nulls. With ``redact``, an error that fails the flow
-    says nothing that may be a part of a record.
+    contains nothing that may be part of a record.
     """
 
     kind: ClassVar[str]
@@ -81,20 +81,20 @@ class Operator(ABC):
     promised: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Note what is asked of every batch."""
+        """Note which columns must not have nulls."""
         promised = tuple(kind.name for kind in self.schema if not kind.nullable)
         object.__setattr__(self, "promised", promised)
 
     def open(self) -> Running:
-        """Begin a task; an operator without state is at work as it is."""
+        """Start a task; an operator without state runs as it is."""
         return self
 
     @abstractmethod
     def run(self, batch: pa.RecordBatch, meter: Meter) -> Passed:
-        """Treat a batch."""
+        """Process a batch."""
 
     def finish(self, meter: Meter) -> Passed | None:  # noqa: ARG002 - for those that hold something
-        """Nothing is left at the end of a task."""
+        """Return nothing: an operator without state holds nothing."""
         return None
 
 
@@ -105,11 +105,11 @@ class BatchOperator(Operator):
     kind = "batch"
 
     def run(self, batch: pa.RecordBatch, meter: Meter) -> Passed:
-        """Hand the batch to the function."""
+        """Pass the batch to the function."""
         return Passed(self._run(batch, meter))
 
     def _run(self, batch: pa.RecordBatch, meter: Meter) -> pa.RecordBatch:
-        """The same; if it fails, find the record by handing them over singly."""
+        """The same; if it fails, find the record by passing them one by one."""
         try:
             return self._fitted(self.function(batch))
         except Exception as error:  # noqa: BLE001 - a user's step may raise anything
@@ -120,7 +120,7 @@ class BatchOperator(Operator):
         return pa.concat_batches([empty(self.schema), *parts])
 
     def _fitted(self, result: object) -> pa.RecordBatch:
-        """The result in the declared columns, in order, cast where that is safe."""
+        """The result with the declared columns in order, cast if that is safe."""
         if not isinstance(result, pa.RecordBatch):
             raise TypeError(f"it returned {type(result).__name__}, not a pyarrow.RecordBatch")
         if not result.schema.equals(self.schema):
@@ -150,9 +150,9 @@ class RowOperator(Operator):
         return Passed(passed.batch) if passed.batch.num_rows == batch.num_rows else passed
 
     def _call(self, rows: list[Row], positions: range, made: _Made, meter: Meter) -> None:
-        """Call it on some of the records. This is the innermost loop of all row steps."""
+        """Call it on some of the records. This is the innermost loop of row steps."""
         function, (results, origins) = self.function, made
-        WATCH.left = going = iter(positions)  # it tells how many are left, and costs nothing to ask
+        WATCH.left = going = iter(positions)  # it knows how many are left, at no cost
         for position in going:
             row = rows[position]
             try:
@@ -192,7 +192,7 @@ def _run_rows(
     batch: pa.RecordBatch,
     meter: Meter,
 ) -> Passed:
-    """Call a row function on the records of a batch, and time one of them now and then."""
+    """Call a row function on the records of a batch, and time a sample of them."""
     rows = list(rows_of(batch))
     made = _Made([], [])
     every = meter.sample_every or len(rows) or 1
@@ -229,7 +229,7 @@ def _assembled_by_record(
     origins: list[int],
     meter: Meter,
 ) -> Passed:
-    """The same record by record, to find those whose results do not fit: all go, or none."""
+    """The same record by record, to find results that do not fit and drop all of that record."""
     parts: list[pa.RecordBatch] = []
     kept: list[int] = []
     for origin, group in groupby(zip(origins, results, strict=True), key=itemgetter(0)):
@@ -251,7 +251,7 @@ def _assembled(operator: Operator, results: list[Any]) -> pa.RecordBatch:
 
 
 def _without_forbidden_nulls(operator: Operator, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same batch; a null where the schema promises none would be read as a value."""
+    """Refuse nulls where the schema promises none: they would be read as values."""
     for name in operator.promised:
         if batch.column(name).null_count:
             raise TypeError(f"the column '{name}' was declared without nulls and has one")
@@ -262,7 +262,7 @@ def _without_forbidden_nulls(operator: Operator, batch: pa.RecordBatch) -> pa.Re
 
 
 def failed(operator: Operator, meter: Meter, row: Row | dict[str, Any], error: Exception) -> None:
-    """Deal with a record that a step could not process, as the step asked."""
+    """Handle a record that a step could not process, as the step asked."""
     meter.errors += 1
     problem = f"{type(error).__name__}: {error}"
     if operator.on_error == "fail":
@@ -283,13 +283,13 @@ def _give_up(operator: Operator, row: Row | dict[str, Any], problem: str) -> NoR
     batch = context.getLocalProperty("streaming.sql.batchId") if context else None
     facts = {"step": operator.name, "batch": batch, "error": problem[:500]}
     if operator.redact:
-        # The step's own exception would come along in the traceback, and it may quote the record.
+        # The step's own exception would appear in the traceback, and it may quote the record.
         raise RecordFailed(FAILURE + json.dumps(facts)) from None
     raise RecordFailed(FAILURE + json.dumps(facts | {"record": _shown(row)[:500]}))
 
 
 def _place(error: Exception) -> str:
-    """The class of an error and the line that raised it, without what it says."""
+    """The class of an error and the line that raised it, without its message."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or frames[-1].filename in (__file__, records.__file__):
         return f"{type(error).__name__}: its result does not fit the schema"

@@ -1,4 +1,4 @@
-"""Records as Arrow holds them and as row functions see them, and the way between the two.
+"""Converts records between Arrow and the form that row functions see.
 
 This runs inside Python workers. It is kept light, because every worker imports it: pyarrow and
 the standard library only.
@@ -23,16 +23,16 @@ MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The records of a batch as named tuples: light, readable by attribute, not to be changed."""
+    """The records of a batch as named tuples: light, readable by attribute, immutable."""
     columns = [_values(column) for column in batch.columns]
     return map(_shape(tuple(batch.schema.names))._make, zip(*columns, strict=True))
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The values of a column as Python has them: ``to_pylist``, but quick for moments.
+    """The values of a column as Python objects: ``to_pylist``, but fast for timestamps.
 
-    Arrow asks the time zone about each of them, for some microseconds; from the epoch of that zone
-    on it is an addition, as long as the zone is UTC.
+    Arrow asks the time zone about each of them, which takes some microseconds; if the zone is UTC,
+    adding to the epoch of that zone gives the same.
     """
     kind = column.type
     if not pa.types.is_timestamp(kind) or kind.tz != "UTC" or kind.unit != "us" or not len(column):
@@ -47,13 +47,13 @@ def _values(column: pa.Array) -> list[Any]:
 
 @cache
 def _epoch(kind: pa.DataType) -> Any:
-    """When the moments of a type begin, in the time zone object that Arrow makes for it."""
+    """The epoch of a timestamp type, in the time zone object that Arrow makes for it."""
     return pa.scalar(0, kind).as_py()
 
 
 @cache
 def _shape(names: tuple[str, ...]) -> Any:
-    """The type of the records of a schema; making it takes longer than a small batch."""
+    """The type of the records of a schema; creating it takes longer than a small batch."""
     return namedtuple("Row", names, rename=True)
 
 
@@ -71,10 +71,10 @@ def assembled(schema: pa.Schema, results: list[Any]) -> pa.RecordBatch:
 
 
 def _columns(schema: pa.Schema, results: list[Any]) -> Iterable[Iterable[Any]]:
-    """Results turned from records into columns; all of them have the shape of the first."""
+    """Results turned from records into columns; all of them must have the same shape."""
     names, alone = schema.names, len(schema) == 1
     nested = alone and pa.types.is_nested(schema.field(0).type)
-    shapes = set(map(type, results))  # a few, whatever the number of results
+    shapes = set(map(type, results))  # only a few, however many results
     if NoneType in shapes:
         raise TypeError("expected a record; to leave one out, use flat_step")
     if not nested and all(issubclass(shape, tuple | list) for shape in shapes):

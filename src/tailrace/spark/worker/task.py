@@ -1,4 +1,4 @@
-"""The task that this code runs in: which partition, of which batch. Outside of one, the first."""
+"""The task that this code runs in: its partition and batch. Outside of a task, both are 0."""
 
 from __future__ import annotations
 

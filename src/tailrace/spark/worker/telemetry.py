@@ -1,10 +1,9 @@
-"""How the tasks of a flow tell the driver, while they run, what they have measured.
+"""How the tasks of a flow report their measurements to the driver while they run.
 
-Spark brings what tasks measured when their batch is over, which in real-time mode is a minute
-late, and for a step that hangs never. So chains speak in datagrams, a few a second: sending one
-takes some microseconds and never holds a record up. What is not heard is lost; the numbers that
-messages bear show how much. A worker that dies takes at most a fifth of a second of measurements
-with it.
+Spark delivers what tasks measured when their batch is over, which in real-time mode is a minute
+late, and for a step that hangs is never. So chains send datagrams, a few per second: sending one
+takes some microseconds and never delays a record. Datagrams may be lost; the numbers in messages
+show how many were. A worker that dies loses at most a fifth of a second of measurements.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ if TYPE_CHECKING:
     from tailrace.spark.worker.meter import Meter
 
 EVERY_US = 200_000
-"""How often a chain speaks, at most."""
+"""How often a chain reports, at most."""
 
 STALL_S = 10.0
-"""How long one call of a step may take before it is said to hang."""
+"""How long one call of a step may take before it counts as hanging."""
 
 LONGEST = 8_192
-"""What a message should have in bytes at most, so that a network cuts it into few pieces. UDP
-itself takes 65,507, which one step without its keys always fits into."""
+"""The longest message in bytes, so that a network splits it into few fragments. UDP itself allows
+65,507, which is always enough for one step without its keys."""
 
 _ROOM = LONGEST - 1_024
-"""What is left of it for the steps."""
+"""How much of a message is left for the steps."""
 
 _speakers = count()
 
@@ -48,8 +47,8 @@ class Handed:
     """What came to a chain: how many records, in how many hand-overs, and how old they were.
 
     The ages are sums over records in microseconds since their arrival: when they entered the open
-    batch, and when Python had them. Where the arrival is not known they count from the open batch.
-    ``first_us`` is when the first of them came, 0 before: a task may wait long for it.
+    batch, and when Python had them. If the arrival is unknown they count from the open batch.
+    ``first_us`` is when the first record came, 0 before that: a task may wait long for it.
     """
 
     handovers: int = 0
@@ -59,7 +58,7 @@ class Handed:
     first_us: int = 0
 
     def add(self, records: int, read_us: int, arrived_us: int, now_us: int) -> None:
-        """Count a hand-over, given the sums of its records' moments."""
+        """Count a hand-over, given the sums of its records' times."""
         if records and not self.first_us:
             self.first_us = now_us
         self.handovers += 1
@@ -70,9 +69,9 @@ class Handed:
 
 @dataclass(frozen=True, slots=True)
 class TelemetryClient:
-    """Where to speak to, and where to leave dead letters; travels to workers with the chain.
+    """Where to send reports, and where to leave dead letters; sent to workers with the chain.
 
-    ``stall_s`` is how long one call of a step may take before it is said to hang.
+    ``stall_s`` is how long one call of a step may take before it counts as hanging.
     """
 
     host: str
@@ -82,23 +81,23 @@ class TelemetryClient:
     stall_s: float = STALL_S
 
     def speaker(self, chain: str, names: tuple[str, ...]) -> Speaker:
-        """Begin to speak, for one task of a chain with these steps."""
+        """Start reporting, for one task of a chain with these steps."""
         return Speaker(self, chain, names)
 
     def voice(self, kind: str) -> Voice:
-        """Begin to speak of the task at hand, as a speaker of its own."""
+        """Start reporting about the current task, as a speaker of its own."""
         return Voice(self, kind, {"batch": task.batch(), "partition": task.partition()})
 
 
 class Voice:
     """Sends the numbered messages of one speaker, and counts those that could not be sent.
 
-    Nothing that goes wrong on the way may hurt the task: the next message that is heard says how
-    many were not sent, and messages that are lost leave a gap in the numbers.
+    No error in sending may hurt the task: the next message that gets through says how many were not
+    sent, and lost messages leave a gap in the numbers.
     """
 
     def __init__(self, client: TelemetryClient, kind: str, fixed: dict[str, Any]) -> None:
-        """``fixed`` is what every message says."""
+        """``fixed`` is included in every message."""
         who = f"{kind}-{socket.gethostname()}-{os.getpid()}-{next(_speakers)}"
         self._fixed = {"token": client.token, "speaker": who, **fixed}
         self._client = client
@@ -124,13 +123,13 @@ class Voice:
         return self._socket
 
     def __del__(self) -> None:
-        """Let go of the socket with the task."""
+        """Close the socket with the task."""
         if self._socket is not None:
             self._socket.close()
 
 
 def resolved(host: str, port: int) -> tuple[Any, Any]:
-    """The family and the address of a host that is named or numbered, in either kind of IP."""
+    """The family and the address of a host, given by name or by IPv4 or IPv6 address."""
     family, _, _, _, address = socket.getaddrinfo(
         host.removeprefix("[").removesuffix("]"), port, type=socket.SOCK_DGRAM
     )[0]
@@ -138,7 +137,7 @@ def resolved(host: str, port: int) -> tuple[Any, Any]:
 
 
 class Speaker:
-    """Speaks for one task of a chain."""
+    """Reports for one task of a chain."""
 
     def __init__(self, client: TelemetryClient, chain: str, names: tuple[str, ...]) -> None:
         """``names`` are the steps of the chain, in order."""
@@ -151,13 +150,13 @@ class Speaker:
         self._voice = Voice(client, "py", fixed)
 
     def is_due(self, now_us: int) -> bool:
-        """Whether it is time to speak again."""
+        """Whether it is time for another report."""
         return now_us - self._spoke_us >= EVERY_US
 
     def speak(self, handed: Handed, meters: Iterable[Meter]) -> None:
-        """Say what was measured since the last time, in more than one message if it is much.
+        """Report what was measured since the last time, in several messages if it is long.
 
-        What is not of the steps stands in the first of them alone.
+        Figures of the whole chain are only in the first of them.
         """
         now_us, cpu_ns = time.time_ns() // 1_000, time.process_time_ns()
         span = {"first_us": handed.first_us or self._spoke_us, "last_us": now_us}
@@ -174,13 +173,13 @@ class Speaker:
         self._spoke_us, self._cpu_ns = now_us, cpu_ns
 
     def put_aside(self, letters: list[Letter]) -> None:
-        """Leave the dead letters of the task, when its batch is over."""
+        """Write the dead letters of the task at the end of its batch."""
         if letters:
             put_aside(self._letters, self._batch, self._chain, self._partition, letters)
 
 
 def _parts(meters: Iterable[tuple[str, Meter]]) -> Iterator[dict[str, Any]]:
-    """What is said of the steps, in parts that each fit into a message; at least one."""
+    """The reports on steps, in parts that each fit into a message; at least one part."""
     part: dict[str, Any] = {}
     taken = 0
     for name, meter in meters:
@@ -195,7 +194,7 @@ def _parts(meters: Iterable[tuple[str, Meter]]) -> Iterator[dict[str, Any]]:
 
 
 def _fitting(meter: Meter) -> tuple[dict[str, Any], int]:
-    """What is said of a step, and its size; if it is long, of fewer of its keys."""
+    """The report on a step, and its size; if it is too long, with fewer keys."""
     said = _said(meter)
     size = len(json.dumps(said))
     keys = meter.keys

@@ -1,9 +1,9 @@
 """Watches over the steps that a Python worker runs, from a thread of its own.
 
-The thread that works only writes plain attributes: which step it is in, the number of the call,
-and what is left of the hand-over. Once a second the watch looks whether they have changed. It says
-that the task lives, so that silence means that messages are lost; it says when a step hangs, with
-its stack, and when it goes on. A worker whose task was cancelled while a step hung would never
+The working thread only writes plain attributes: which step it is in, the number of the call, and
+what is left of the hand-over. Once a second the watch checks whether they have changed. It reports
+that the task is alive, so that silence means lost messages; it reports when a step hangs, with its
+stack, and when it continues. A worker whose task was cancelled while a step hung would never
 notice: the watch ends it. Kept light: every worker imports it, and the daemon before it forks.
 """
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 
 PATIENCE = 2.0
-"""A step that took long and went on is reported again only when it takes this many times as long;
-and one that still hangs, whenever it has hung for this many times as long as it was last said."""
+"""A step that hung and continued is reported again only when it takes this many times as long; one
+that still hangs, whenever it has hung this many times as long as at the last report."""
 
 ALONE_LOOKS = 2
-"""A worker ends when the other end of its socket was gone at this many looks in a row."""
+"""A worker ends when the other end of its socket was gone in this many checks in a row."""
 
 MOST_FRAMES = 10
 LONGEST_FRAME = 160
@@ -46,7 +46,7 @@ _OWN = tuple(str(Path(__file__).parents[2] / room) for room in ("spark", "state"
 
 
 class _Task(NamedTuple):
-    """The task at hand, and how to speak of it."""
+    """The current task, and how to report about it."""
 
     voice: Voice
     stall_s: float
@@ -54,10 +54,10 @@ class _Task(NamedTuple):
 
 
 class Watch:
-    """What one worker is doing; ``step``, ``calls`` and ``left`` are written by who works.
+    """What one worker is doing; the working thread writes ``step``, ``calls`` and ``left``.
 
-    ``step`` is None outside of any. ``left`` is the iterator over what the step still has to do, if
-    it tells how much that is. ``connection`` is where the worker gets its records from.
+    ``step`` is None between steps. ``left`` is the iterator over what the step still has to do, if
+    its length is known. ``connection`` is where the worker gets its records from.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Watch:
             self._task = self.step = None
             self.left = ()
             if self._open is not None:
-                self.look(time.monotonic())  # what hung is over before its batch is
+                self.look(time.monotonic())  # report the end of a hang before its batch ends
 
     def _keep(self) -> None:
         while True:
@@ -102,7 +102,7 @@ class Watch:
             self.look(time.monotonic())
 
     def look(self, now_s: float) -> None:
-        """Say that the task lives, or that its step hangs, or goes on."""
+        """Report that the task is alive, or that its step hangs or continues."""
         with self._lock:
             self._look(now_s)
 
@@ -124,7 +124,7 @@ class Watch:
             self._end_if_alone()
 
     def _due_s(self, task: _Task, step: str) -> float:
-        """How long a step may take before the next word is said of it."""
+        """How long a step may take before the next report on it."""
         if self._open is not None:
             return self._next_s
         return max(task.stall_s, PATIENCE * self._longest_s.get(step, 0.0))
@@ -138,7 +138,7 @@ class Watch:
         task.voice.say(_stalled(step, lasted_s, over=True))
 
     def _end_if_alone(self) -> None:
-        """End a worker that works for no task: it was cancelled while a step hung."""
+        """End a worker whose task is gone: it was cancelled while a step hung."""
         self._alone = self._alone + 1 if _is_closed(self.connection) else 0
         if self._alone >= ALONE_LOOKS:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -160,9 +160,9 @@ def _is_closed(connection: socket | None) -> bool:
 
 
 def stack_of(thread: int) -> tuple[str, ...]:
-    """Where a thread is in the code of the user; the innermost frames, each in one line.
+    """Where a thread is in the user's code: the innermost frames, one line each.
 
-    What libraries do inside is left out, unless there is nothing else.
+    Frames inside libraries are left out, unless there are no others.
     """
     frame = sys._current_frames().get(thread)
     if frame is None:
@@ -182,4 +182,4 @@ def _line(at: traceback.FrameSummary) -> str:
 
 
 WATCH = Watch()
-"""The one of this worker: a worker is a process, and runs one task at a time."""
+"""The watch of this worker, which is a process and runs one task at a time."""
