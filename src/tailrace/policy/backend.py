@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
-from tailrace.model.microbatch import BatchModel
+from tailrace.model.batch import shared_line
 from tailrace.model.realtime import Boundary, FlowModel, HandOver, HandOverModel
 from tailrace.plan import Backend
 from tailrace.policy.decision import Alternative
@@ -21,6 +21,7 @@ from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
     from tailrace.goals import Constraint
+    from tailrace.model.microbatch import BatchModel
 
 POLICY = "backend"
 
@@ -74,7 +75,7 @@ class RealTimeCosts:
 
 
 MICROBATCH_PRIOR = MicroBatchCosts(
-    BatchModel(USUAL_BATCH.fixed_ms, USUAL_BATCH.per_record_ms),
+    shared_line(USUAL_BATCH.fixed_ms, 0.0, USUAL_BATCH.per_record_ms, tasks=1),
     USUAL_BATCH.cpu_ms,
     USUAL_BATCH.cpu_record_ms,
     measured=False,
