@@ -1,4 +1,7 @@
-"""What a batch takes is the same for predictions, the simulator, batching and sizing."""
+"""What a batch takes is the same for predictions, the simulator, batching and sizing.
+
+And what a hand-over takes is the same for predictions and for the policies of real-time mode.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tailrace.goals import Constraint
 from tailrace.load import Trace
 from tailrace.model.batch import ARROW_RECORDS, shared_line
 from tailrace.model.cycle import Cycle
 from tailrace.model.plant import plant_of
-from tailrace.model.predict import Predictor
+from tailrace.model.predict import Predictor, predict
 from tailrace.model.simulator import SimulatedBatch
 from tailrace.model.sized import ENOUGH, SizedBatches, overheads_ms, unshared_ms
-from tailrace.plan import Plan
-from tailrace.profile.costs import BatchCosts
+from tailrace.plan import Backend, Plan, chain_name
+from tailrace.policy.realtime import ChainLoad, PathReading, RealTimeObservation
+from tailrace.profile.costs import BatchCosts, HandOverCosts
 from tailrace.profile.profile import Profile, StepProfile
 
 ROUNDED_MS = 0.002
@@ -230,3 +235,75 @@ def test_records_that_leave_by_chance_move_a_batch_by_no_more_than_chance() -> N
         case = Case(profile, profile.plan, records)
         by_chance_ms = 5 * math.sqrt(records / 3) / 2 * (0.8 + 0.01)
         assert abs(case.simulated_ms - case.predicted_ms) <= by_chance_ms
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 0.5), st.sampled_from([0.0, 0.15]), st.booleans(), st.floats(0, 20)),
+        min_size=1,
+        max_size=4,
+    ),
+    st.floats(0.05, 0.8),
+    st.floats(1, 20),
+)
+def test_the_live_policies_expect_of_a_path_what_is_predicted(
+    steps: list[tuple[float, float, bool, float]], load: float, flush_ms: float
+) -> None:
+    """One task for each chain, so that a path is the whole flow, and no gap.
+
+    Before and after the path a record is on its way to the engine and through the exchanges, which
+    live policies do not see apart: a prediction adds them.
+    """
+    engine = HandOverCosts(0.3, 0.002, source_ms=0.1, hop_ms=0.5, sink_ms=0.4, gap_ms=0.0)
+    names = [f"s{number}" for number in range(len(steps))]
+    chains: list[tuple[str, ...]] = []
+    own: dict[str, int] = {}
+    for name, (_, _, moves, _) in zip(names, steps, strict=True):
+        if chains and not moves:
+            chains[-1] = (*chains[-1], name)
+        else:
+            chains.append((name,))
+            own |= {name: 1}
+    lifetimes_ms = {chain_name(chain): steps[names.index(chain[0])][3] for chain in chains}
+    plan = Plan(60_000.0, tuple(chains), own, Backend.REALTIME, lifetimes_ms, flush_ms)
+    profile = Profile(
+        "path",
+        tuple(
+            StepProfile(name, service_ms, call_ms=call_ms)
+            for name, (service_ms, call_ms, _, _) in zip(names, steps, strict=True)
+        ),
+        tuple(pairwise(["source", *names, "sink"])),
+        RATE_PER_S,
+        plan,
+        cores=len(chains),
+        hand_over=engine,
+    )
+    handed = [
+        ChainLoad(
+            chain_name(chain),
+            0.0,
+            lifetimes_ms[chain_name(chain)],
+            fixed_ms=engine.fixed_ms + math.fsum(profile.step(name).call_ms for name in chain),
+            per_record_ms=engine.per_record_ms,
+            steps_ms={name: profile.step(name).service_ms for name in chain},
+        )
+        for chain in chains
+    ]
+    models = [chain.model for chain in handed if chain.model is not None]
+    rate = load * min(model.highest_rate_per_s for model in models)
+    reading = PathReading(
+        Constraint(1_000.0),
+        None,
+        tuple(chain.chain for chain in handed),
+        len(chains) - 1,
+        sink_ms=engine.sink_ms,
+    )
+    running = tuple(replace(chain, rate_per_s=rate) for chain in handed)
+    expected_ms = RealTimeObservation((reading,), running, flush_ms, gap_ms=0.0).expected_ms(
+        reading
+    )
+    assert expected_ms is not None
+    unseen_ms = engine.source_ms + (len(chains) - 1) * engine.hop_ms
+    found = predict(profile, plan, rate)
+    assert found.mean_ms == pytest.approx(expected_ms + unseen_ms, rel=1e-9)

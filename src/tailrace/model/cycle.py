@@ -23,14 +23,10 @@ from tailrace.model.windows import window_wait_ms
 from tailrace.units import show_rate
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tailrace.model.loads import Loads, StageLoad
     from tailrace.plan import Plan
     from tailrace.profile.costs import BatchCosts
     from tailrace.profile.profile import Profile
-
-    Floats = NDArray[np.float64]
 
 MANY = 1e7
 """Records of a batch so large that its fixed costs no longer count."""

@@ -81,7 +81,7 @@ MICROBATCH_PRIOR = MicroBatchCosts(
     measured=False,
 )
 REALTIME_PRIOR = RealTimeCosts(
-    (HandOverModel(USUAL_HAND_OVER.fixed_ms, USUAL_HAND_OVER.per_record_ms),),
+    (HandOverModel.of(USUAL_HAND_OVER.fixed_ms, USUAL_HAND_OVER.per_record_ms, work_ms=0.0),),
     USUAL_HAND_OVER.gap_ms,
     measured=False,
 )
