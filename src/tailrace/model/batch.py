@@ -93,13 +93,19 @@ class TaskTimes:
     """How long the task of each partition takes.
 
     Its records come in ``batches`` Arrow batches. It spends ``ahead_ms`` in the engine and in
-    calls, and ``work_ms`` in the chains, which is ``stretch`` times as much as on cores of its own.
+    calls, and ``work_ms`` in the chains, where a core for each of them would do with
+    ``through_ms``.
     """
 
     batches: Floats
     ahead_ms: Floats
     work_ms: Floats
-    stretch: Floats
+    through_ms: Floats
+
+    @property
+    def stretch(self) -> Floats:
+        """How many times longer it is in the chains than with a core for each of them."""
+        return np.maximum(1.0, self.work_ms / np.maximum(self.through_ms, 1e-12))
 
     @property
     def ms(self) -> Floats:
@@ -114,12 +120,10 @@ class TaskTimes:
         ahead_ms = chains * (engine.costs.per_record_ms * work.records + engine.per_chain_ms)
         ahead_ms = ahead_ms + work.call_ms * batches
         if chains == 1:
-            return cls(batches, ahead_ms, work.chain_ms[0], np.ones(len(batches)))
+            return cls(batches, ahead_ms, work.chain_ms[0], work.chain_ms[0])
         whole_ms, slowest_ms = work.chain_ms.sum(axis=0), work.chain_ms.max(axis=0)
         through_ms = slowest_ms + (whole_ms - slowest_ms) / batches
-        work_ms = np.maximum(through_ms, whole_ms / cores)
-        stretch = np.maximum(1.0, work_ms / np.maximum(through_ms, 1e-12))
-        return cls(batches, ahead_ms, work_ms, stretch)
+        return cls(batches, ahead_ms, np.maximum(through_ms, whole_ms / cores), through_ms)
 
 
 def cores_of_a_task(tasks: int, slots: int) -> float:
@@ -189,6 +193,8 @@ def _proportional(work: Work) -> bool:
 
     So it is where a record costs a chain the same in every partition.
     """
+    if len(work.records) == 1:
+        return True
     shares = work.records / max(float(work.records.max()), _ALIKE)
     longest = work.chain_ms[:, [int(np.argmax(work.records))]]
-    return bool(np.all(np.abs(work.chain_ms - longest * shares) <= _ALIKE * longest))
+    return bool((np.abs(work.chain_ms - longest * shares) <= _ALIKE * longest).all())

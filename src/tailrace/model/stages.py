@@ -83,6 +83,8 @@ def schedule(
 
 def makespan_ms(task_ms: Floats, slots: int) -> float:
     """The last end of :func:`schedule`, without the starts."""
+    if len(task_ms) == 1:
+        return float(task_ms[0])
     longest_ms = float(task_ms.max())
     if len(task_ms) <= slots:
         return longest_ms
