@@ -164,8 +164,8 @@ def _check_size(load: RateProfile, profile: Profile) -> None:
     if not records <= MOST_RECORDS or load.duration_s > MOST_S:
         raise InputError(
             f"A load of {load.duration_s:,.0f} s with {records:,.0f} records for a step "
-            f"is too long for a rehearsal: give at most {MOST_S:,.0f} s and {MOST_RECORDS:,} records, for "
-            "example only its start (--seconds)."
+            f"is too long for a rehearsal: give at most {MOST_S:,.0f} s and {MOST_RECORDS:,} "
+            "records, for example only its start (--seconds)."
         )
 
 

@@ -53,7 +53,7 @@ def test_what_batches_on_many_sizes_tell_is_what_the_plant_was_made_of(profile: 
     costs = profile.batch
     assert costs is not None
     assert profile.executors is not None
-    assert costs.fixed_ms == pytest.approx(PLANT.fixed_ms, rel=0.1)
+    assert costs.fixed_ms == pytest.approx(PLANT.planning_ms + PLANT.sink_ms, rel=0.1)
     assert costs.task_ms == pytest.approx(PLANT.per_task_ms, rel=0.15)
     assert costs.restart_ms == pytest.approx(PLANT.restart_ms, rel=0.15)
     assert costs.noise < 0.02

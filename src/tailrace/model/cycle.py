@@ -1,7 +1,6 @@
-"""What micro-batches would do: stages on slots, the cycle of batches, the latency of records.
+"""What micro-batches would do: the cycle of batches, the latency of records.
 
-A batch of N records takes ``D(N) = a + (S - 1)*s + sum of the makespans of its S stages``, each the
-longest way of its tasks through the slots. Batches follow one another in a cycle
+A batch of N records takes ``D(N)`` (``batch.py``). Batches follow one another in a cycle
 ``C = max(T, D(lambda*C))``, and a record waits for the cut of its batch, evenly from 0 to C, and
 then for the batch. With cycles of different lengths a record is more likely to fall into a long
 one: the mean wait is ``E[C^2]/(2 E[C])``, the inspection paradox. A limit of M rows a batch caps N,
@@ -12,94 +11,29 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import ndtri
 
+from tailrace.model.batch import BatchDuration, Engine, Work
 from tailrace.model.prediction import Outcome, impossible
 from tailrace.model.spread import MIDDLES, WEIGHTS, Spread
-from tailrace.model.stages import schedule
 from tailrace.model.windows import window_wait_ms
 from tailrace.units import show_rate
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tailrace.model.loads import Loads, StageLoad
     from tailrace.plan import Plan
     from tailrace.profile.costs import BatchCosts
     from tailrace.profile.profile import Profile
 
-    Floats = NDArray[np.float64]
-
-ARROW_RECORDS = 10_000
-"""Records pass between the JVM and Python so many at a time, Spark's default."""
-
 MANY = 1e7
 """Records of a batch so large that its fixed costs no longer count."""
-
-LEAST_MS = 1e-6
-"""No batch is done in less: without any cost, batches back to back would have no length."""
 
 _NOISE = ndtri((np.arange(24) + 0.5) / 24)
 _ROUNDS = 30
 _ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _StageCost:
-    """What a record of the source costs a stage, by partition, in ms.
-
-    ``engine`` is Spark's part, ``steps`` that of all chains and ``slowest`` that of the slowest;
-    ``records`` is how many records of the stage it makes. An Arrow batch takes ``calls`` beside.
-    ``makespan`` is what a record costs the stage if every chain works for itself.
-    """
-
-    engine: Floats
-    steps: Floats
-    slowest: Floats
-    records: Floats
-    calls: float
-    chains: int
-    cores: int
-    makespan: float
-
-    @classmethod
-    def of(cls, load: StageLoad, loads: Loads, costs: BatchCosts) -> _StageCost:
-        rate, chains = loads.rate_per_s, load.stage.chains
-        busy = np.stack([load.chain_busy(chain) for chain in chains]) / rate * 1e3
-        records = load.rates_per_s / rate
-        engine = records * costs.per_record_ms * len(chains)
-        calls = math.fsum(loads.call_ms[step] for step in load.stage.steps)
-        steps, cores = busy.sum(axis=0), loads.cores
-        makespan = schedule(engine + steps, cores)[1]
-        return cls(engine, steps, busy.max(axis=0), records, calls, len(chains), cores, makespan)
-
-    def task_ms(self, records: float) -> Floats:
-        """How long the task of each partition takes for a batch.
-
-        The chains of a task are processes in a row through which Arrow batches move: the slowest
-        sets the pace, but together they have no more cores than the task's share of them.
-        """
-        turns = np.maximum(1.0, np.ceil(self.records * records / ARROW_RECORDS))
-        calls = self.calls * turns
-        if self.chains == 1:
-            return np.asarray((self.engine + self.steps) * records + calls)
-        through = self.slowest + (self.steps - self.slowest) / turns
-        share = max(1.0, self.cores / min(len(self.steps), self.cores))
-        return np.asarray((self.engine + np.maximum(through, self.steps / share)) * records + calls)
-
-    def duration_ms(self, records: float) -> float:
-        """How long the stage takes: tasks go to slots in order.
-
-        With one chain a task is a line over the records, and so is the whole.
-        """
-        if self.chains == 1:
-            turns = max(1.0, math.ceil(float(self.records.max()) * records / ARROW_RECORDS))
-            return self.makespan * records + self.calls * turns
-        return schedule(self.task_ms(records), self.cores)[1]
 
 
 class Cycle:
@@ -113,12 +47,12 @@ class Cycle:
         self.costs = costs
         self.interval_ms = interval_ms
         self.row_limit = row_limit
-        self.stages = [_StageCost.of(load, loads, costs) for load in loads.stages]
-        self.fixed_ms = max(LEAST_MS, costs.fixed_ms + costs.stages_ms(loads.tasks))
+        works = [_work(load, loads) for load in loads.stages]
+        self.batch = BatchDuration(works, Engine(costs), loads.cores)
 
     def duration_ms(self, records: float) -> float:
         """``D(N)``, the time from the cut of a batch to its visible results."""
-        return self.fixed_ms + math.fsum(stage.duration_ms(records) for stage in self.stages)
+        return self.batch.duration_ms(records)
 
     def records_within(self, limit_ms: float) -> int:
         """The most records whose batch takes no longer than that; 0 if even one does."""
@@ -131,14 +65,14 @@ class Cycle:
         if self.row_limit is not None:
             cycle_ms = max(self.interval_ms, self.duration_ms(self.row_limit))
             return self.row_limit / cycle_ms * 1e3
-        slope_ms = (self.duration_ms(2 * MANY) - self.duration_ms(MANY)) / MANY
+        slope_ms = self.batch.line(MANY).per_record_ms
         return math.inf if slope_ms <= 0 else 1e3 / slope_ms
 
     def cycle_ms(self) -> float:
         """The fixed point of ``C = max(T, D(lambda*C))``; infinite when there is none.
 
-        D is a line but for the turns of Arrow batches, so a few steps to where the line through
-        two points meets the diagonal find it.
+        D is a line but for the turns of Arrow batches, so a few steps to the cycle of its line at
+        about that size find it.
         """
         rate = self.loads.rate_per_s
         if rate > (1 - _ROUNDING) * self.highest_per_s:
@@ -148,11 +82,9 @@ class Cycle:
         cycle_ms = max(self.interval_ms, self.duration_ms(0.0))
         for _ in range(_ROUNDS):
             records = max(1.0, rate * cycle_ms / 1e3)
-            here_ms = self.duration_ms(records)
-            slope = (self.duration_ms(2 * records) - here_ms) / records * rate / 1e3
-            fixed_ms = here_ms - slope * records / rate * 1e3
-            meeting_ms = fixed_ms / (1 - slope) if slope < 1 else 2 * cycle_ms
-            found_ms = max(self.interval_ms, self.fixed_ms, meeting_ms)
+            meeting_ms = self.batch.line(records).cycle_ms(self.interval_ms, rate)
+            found_ms = 2 * cycle_ms if math.isinf(meeting_ms) else meeting_ms
+            found_ms = max(self.batch.fixed_ms, found_ms)
             if abs(found_ms - cycle_ms) < 1e-3 * cycle_ms:
                 return found_ms
             cycle_ms = found_ms
@@ -191,6 +123,14 @@ class Cycle:
         wait = Spread.of(waits, np.multiply.outer(cycles, WEIGHTS))
         each = np.full_like(durations, 1 / len(durations))
         return wait, Spread.of(durations, each)
+
+
+def _work(load: StageLoad, loads: Loads) -> Work:
+    """What a record of the source makes in a stage, by partition."""
+    rate = loads.rate_per_s
+    chain_ms = np.stack([load.chain_busy(chain) for chain in load.stage.chains]) / rate * 1e3
+    call_ms = math.fsum(loads.call_ms[step] for step in load.stage.steps)
+    return Work(load.rates_per_s / rate, chain_ms, call_ms)
 
 
 def micro_batch(profile: Profile, plan: Plan, loads: Loads, costs: BatchCosts) -> Outcome:
@@ -243,7 +183,7 @@ def _breakdown_ms(cycle: Cycle, cycle_ms: float, wait_ms: float) -> dict[str, fl
     """The mean latency by element; a step has its part in the longest task of its stage."""
     records = cycle.loads.rate_per_s * cycle_ms / 1e3
     parts: dict[str, float] = {}
-    for load, stage in zip(cycle.loads.stages, cycle.stages, strict=True):
+    for load, stage in zip(cycle.loads.stages, cycle.batch.stages, strict=True):
         task_ms, whole_ms = stage.task_ms(records), stage.duration_ms(records)
         worst = int(np.argmax(task_ms))
         busy = {name: float(share[worst]) for name, share in load.busy.items()}

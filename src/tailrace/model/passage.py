@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.model.prediction import Outcome, impossible
-from tailrace.model.realtime import MOST_RECORDS, Boundary, HandOver, HandOverModel
+from tailrace.model.realtime import MOST_RECORDS, Boundary, HandOver, HandOverModel, hop
 from tailrace.model.spread import Spread
 from tailrace.model.windows import window_wait_ms
 from tailrace.plan import chain_name
@@ -137,13 +137,11 @@ def _tasks_of(
     plan, load, loads = laid
     name, rates, busy = chain_name(chain), loads.entering[chain[0]], load.chain_busy(chain)
     lifetime_ms = plan.lifetimes_ms.get(name, 0.0)
-    fixed_ms = costs.fixed_ms + math.fsum(loads.call_ms[step] for step in chain)
+    call_ms = math.fsum(loads.call_ms[step] for step in chain)
     for partition, rate in enumerate(rates):
         work_ms = float(busy[partition]) / rate * 1e3 if rate > 0 else 0.0
         group = min(float(groups[partition]), float(MOST_RECORDS))
-        model = HandOverModel(
-            fixed_ms, (costs.per_record_ms + work_ms) * group, max(1, round(MOST_RECORDS / group))
-        )
+        model = HandOverModel.of(costs.fixed_ms, costs.per_record_ms, work_ms, call_ms, group)
         yield _Task(name, partition, HandOver(model, float(rate) / group, lifetime_ms), group)
 
 
@@ -158,15 +156,11 @@ def _parts(
             passed = _mixed([task.hand_over for task in tasks if task.chain == name])
             parts.append(passed)
             if number and not place:
-                parts.append(_hop(plan, costs))
+                parts.append(hop(plan.flush_ms, costs.hop_ms))
     length_ms = max(plan.interval_ms, 1.0)
     boundary = Boundary(costs.gap_ms, length_ms)
     excess = boundary.excess([task.hand_over for task in tasks], costs.gap_ms + length_ms)
     return (*parts, excess)
-
-
-def _hop(plan: Plan, costs: HandOverCosts) -> Spread:
-    return Spread.even(0.0, plan.flush_ms).later(costs.hop_ms)
 
 
 def _breakdown_ms(
@@ -176,7 +170,7 @@ def _breakdown_ms(
     steps: dict[str, float] = {}
     for load in loads.stages:
         steps |= _steps_ms(loads, load, tasks)
-    hops_ms = (len(loads.stages) - 1) * _hop(plan, costs).mean_ms
+    hops_ms = (len(loads.stages) - 1) * hop(plan.flush_ms, costs.hop_ms).mean_ms
     gap_ms = parts[-1].mean_ms
     inside_ms = math.fsum(part.mean_ms for part in parts[1:-1])
     return {

@@ -61,6 +61,24 @@ class HandOverModel:
         if self.most < 1:
             raise InputError(f"A hand-over of {self.most} records cannot be: allow at least 1.")
 
+    @classmethod
+    def of(
+        cls,
+        engine_ms: float,
+        engine_record_ms: float,
+        work_ms: float,
+        call_ms: float = 0.0,
+        group: float = 1.0,
+    ) -> HandOverModel:
+        """The hand-over to a chain, from what the engine takes for it and what its steps do.
+
+        ``S(n) = (h + f) + (e + w)*n``: the engine takes h and e for each record, the steps f for a
+        call and w for each record. Records that come in groups of g at once are like single ones
+        that take g times as long, of which g times fewer fill a hand-over.
+        """
+        most = max(1, round(MOST_RECORDS / group))
+        return cls(engine_ms + call_ms, (engine_record_ms + work_ms) * group, most)
+
     def service_ms(self, records: float) -> float:
         """``S(n) = a + c*n``."""
         return self.fixed_ms + self.per_record_ms * records
@@ -331,6 +349,11 @@ def _reach_ms(target_ms: float, quantile: float | None) -> float:
     return target_ms / min(0.5, quantile or 0.5)
 
 
+def hop(flush_ms: float, hop_ms: float = 0.0) -> Spread:
+    """How long a shuffle takes: until its buffers are swept, every ``flush_ms``, and the way."""
+    return Spread.even(0.0, flush_ms).later(hop_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class HandOver:
     """A hand-over of a flow: its costs, the rate of one task, and its lifetime."""
@@ -442,7 +465,7 @@ class FlowModel:
         for hand_over in self.hand_overs:
             whole = whole + hand_over.latency()
         for _ in range(self.hops):
-            whole = whole + Spread.even(0.0, self.flush_ms)
+            whole = whole + hop(self.flush_ms)
         return whole
 
     def latency_across(self, boundary: Boundary, every_ms: float) -> Spread:

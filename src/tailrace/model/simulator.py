@@ -14,9 +14,11 @@ import numpy as np
 
 from tailrace.errors import InputError
 from tailrace.goals import SOURCE
+from tailrace.model.batch import Engine, TaskTimes, Work, cores_of_a_task
 from tailrace.model.stages import schedule, stages_of
 from tailrace.profile.batch import BatchMeasure, StepMeasure
 from tailrace.profile.calls import Calls
+from tailrace.profile.costs import BatchCosts
 from tailrace.profile.histogram import LogHistogram, bin_of
 from tailrace.profile.moments import Moments
 
@@ -42,18 +44,21 @@ _GOLDEN = 2_654_435_769
 class StepCost:
     """What a record costs in a step: gamma distributed with that mean and variation.
 
-    ``selectivity`` is how many records leave for each one that enters.
+    ``selectivity`` is how many records leave for each one that enters. An Arrow batch of records
+    takes ``call_ms`` beside them.
     """
 
     service_ms: float
     cv: float = 0.0
     selectivity: float = 1.0
+    call_ms: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse costs that no step can have."""
-        if not all(0 <= x < math.inf for x in (self.service_ms, self.cv, self.selectivity)):
+        costs = (self.service_ms, self.cv, self.selectivity, self.call_ms)
+        if not all(0 <= x < math.inf for x in costs):
             raise InputError(
-                "The service time, variation and selectivity of a step cannot be negative or "
+                "The service time, variation, selectivity and call of a step cannot be negative or "
                 f"infinite as in {self}: give finite numbers from 0 up."
             )
 
@@ -62,9 +67,10 @@ class StepCost:
 class Plant:
     """The machine and the engine that are simulated.
 
-    Every batch pays ``planning_ms`` before its tasks and ``sink_ms`` after them, and each of its
-    stages ``per_task_ms`` for every task beyond the first. A task pays ``per_chain_ms`` for every
-    chain that it hands its records to, and ``per_record_ms`` in the engine for every record.
+    Every batch pays ``planning_ms`` before its tasks and ``sink_ms`` after them; each of its stages
+    but the first ``stage_ms``, the second ``shuffle_ms`` more, and each stage ``per_task_ms`` for
+    every task beyond the first. A task pays ``per_chain_ms`` for every chain that it hands its
+    records to, and ``per_record_ms`` for every record of each (``batch.py`` has the formula).
     A batch takes ``most_records`` at most, where that is given. Records pass from process to
     process ``arrow_records`` at a time. ``noise`` is the coefficient
     of variation of the whole batch, lognormal. ``cold`` holds the factors by which the engine,
@@ -84,6 +90,8 @@ class Plant:
     per_record_ms: float = 0.0
     per_chain_ms: float = 0.0
     per_task_ms: float = 0.0
+    stage_ms: float = 0.0
+    shuffle_ms: float = 0.0
     slots: int = 2
     source_partitions: int = 1
     arrow_records: int = 100
@@ -107,14 +115,22 @@ class Plant:
             )
         tasks = (self.per_record_ms, self.per_chain_ms, self.per_task_ms)
         starts = (self.restart_ms, self.start_ms, self.starting, *self.cold)
-        costs = (self.planning_ms, self.sink_ms, *tasks, self.noise, *starts)
+        stages = (self.stage_ms, self.shuffle_ms)
+        costs = (self.planning_ms, self.sink_ms, *tasks, *stages, self.noise, *starts)
         if not all(0 <= x < math.inf for x in costs):
             raise InputError("The costs of a plant must be finite numbers from 0 up.")
 
     @property
-    def fixed_ms(self) -> float:
-        """What a batch costs apart from its tasks."""
-        return self.planning_ms + self.sink_ms
+    def engine(self) -> Engine:
+        """What it takes for a batch, beside the steps."""
+        costs = BatchCosts(
+            self.planning_ms + self.sink_ms,
+            self.per_record_ms,
+            self.stage_ms,
+            self.per_task_ms,
+            self.shuffle_ms,
+        )
+        return Engine(costs, self.per_chain_ms, self.arrow_records)
 
     def slowed(self, factor: float) -> Plant:
         """The plant with an engine that many times slower."""
@@ -126,6 +142,8 @@ class Plant:
             sink_ms=self.sink_ms * factor,
             per_chain_ms=self.per_chain_ms * factor,
             per_task_ms=self.per_task_ms * factor,
+            stage_ms=self.stage_ms * factor,
+            shuffle_ms=self.shuffle_ms * factor,
             per_record_ms=self.per_record_ms * factor,
         )
 
@@ -153,8 +171,10 @@ class SimulatedBatch:
         plant, slow = self.plant, self._slowness()
         self.left[SOURCE] = self.records
         clock_ms = 0.0
-        for stage in stages_of(self.graph, self.plan, plant.slots, plant.source_partitions):
-            clock_ms = self._run(stage, clock_ms, slow)
+        stages = stages_of(self.graph, self.plan, plant.slots, plant.source_partitions)
+        for number, stage in enumerate(stages):
+            launch_ms = plant.engine.costs.launch_ms(number, stage.partitions)
+            clock_ms = self._run(stage, clock_ms, slow) + launch_ms * slow
         planning_ms, sink_ms = plant.planning_ms * slow, plant.sink_ms * slow
         handed_us = cut_us + round(planning_ms / 2 * 1e3)
         read = sum(count for _, count in self.read_ms)
@@ -198,9 +218,10 @@ class SimulatedBatch:
             records, partition = work.records_out, work.partition_out
             self.left[name] = records
         times = _StageTimes.of(stage, self.plant, counts, passed)
+        task_ms = times.tasks.ms
         more, cut_ms = self.joining
         joined_ms = max(0.0, (cut_ms - self.plant.planning_ms * slow - start_ms) / slow)
-        starts_ms, end_ms = schedule(times.task_ms, self.plant.slots, max(0, more), joined_ms)
+        starts_ms, end_ms = schedule(task_ms, self.plant.slots, max(0, more), joined_ms)
         if inputs[0].origin == SOURCE:
             mean_ms = float(starts_ms @ counts) / max(1, int(counts.sum()))
             self.read_ms.append((start_ms + mean_ms * slow, int(counts.sum())))
@@ -209,8 +230,7 @@ class SimulatedBatch:
             keys = self._frequent(work.records_in) if stage.keyed else {}
             entered_ms = handed_ms + slow * (starts_ms + times.entered_ms[name])
             self.steps[name] = work.measure(entered_ms, slow * times.stay_ms[name], slow, keys)
-        launched_ms = self.plant.per_task_ms * (stage.partitions - 1)
-        return start_ms + (end_ms + launched_ms) * slow
+        return start_ms + end_ms * slow
 
     def _partition(self, records: Indices, stage: Stage) -> Indices:
         """Where records go: by the hash of their key, or in turn."""
@@ -285,7 +305,7 @@ class _Work:
 class _StageTimes:
     """How long the task of each partition takes, and when records enter each step in it."""
 
-    task_ms: Floats
+    tasks: TaskTimes
     entered_ms: dict[str, Floats]
     stay_ms: dict[str, Floats]
 
@@ -295,31 +315,22 @@ class _StageTimes:
     ) -> _StageTimes:
         """The times of a stage on an idle machine.
 
-        The chains of a task are processes in a row, through which its b Arrow batches move as
-        through a flow shop. If a batch takes ``w_k`` in chain k, the i-th enters chain k at
-        ``w_1 + ... + w_(k-1) + i*max(w_1..w_k)``, and all are through after
-        ``sum(w) + (b - 1)*max(w)``: the slowest chain sets the pace. Where a task has less than a
-        core for each of its chains, all of it is stretched to ``b*sum(w)/cores``.
+        If one of the b Arrow batches of a task takes ``w_k`` in chain k, the i-th of them enters
+        chain k at ``w_1 + ... + w_(k-1) + i*max(w_1..w_k)``, a flow shop.
         """
-        batches = np.maximum(1, np.ceil(counts / plant.arrow_records))
-        chain_ms = np.array(
-            [sum(passed[name].busy_ms for name in chain) / batches for chain in stage.chains]
-        )
-        whole_ms = chain_ms.sum(axis=0)
-        through_ms = whole_ms + (batches - 1) * chain_ms.max(axis=0)
-        cores = plant.slots / min(stage.partitions, plant.slots)
-        least_ms = batches * whole_ms / cores
-        stretch = np.maximum(1.0, least_ms / np.maximum(through_ms, 1e-12))
-        ahead_ms = counts * plant.per_record_ms
-        pace_ms = np.maximum.accumulate(chain_ms, axis=0)
+        chain_ms = np.array([sum(passed[name].busy_ms for name in chain) for chain in stage.chains])
+        call_ms = math.fsum(plant.steps[name].call_ms for name in stage.steps)
+        work = Work(counts.astype(np.float64), chain_ms, call_ms)
+        cores = cores_of_a_task(stage.partitions, plant.slots)
+        tasks = TaskTimes.of(work, plant.engine, cores)
+        pace_ms = np.maximum.accumulate(chain_ms / tasks.batches, axis=0)
         entered_ms, stay_ms = {}, {}
         before_ms = np.zeros(stage.partitions)
         for number, chain in enumerate(stage.chains):
-            handed_ms = ahead_ms + (number + 1) * plant.per_chain_ms
-            turn_ms = (batches - 1) / 2 * pace_ms[number]
+            handed_ms = tasks.ahead_ms * (number + 1) / len(stage.chains)
+            turn_ms = (tasks.batches - 1) / 2 * pace_ms[number]
             for name in chain:
-                entered_ms[name] = handed_ms + stretch * (before_ms + turn_ms)
-                stay_ms[name] = stretch * passed[name].busy_ms / batches
-                before_ms = before_ms + passed[name].busy_ms / batches
-        task_ms = ahead_ms + len(stage.chains) * plant.per_chain_ms + stretch * through_ms
-        return cls(task_ms, entered_ms, stay_ms)
+                entered_ms[name] = handed_ms + tasks.stretch * (before_ms + turn_ms)
+                stay_ms[name] = tasks.stretch * passed[name].busy_ms / tasks.batches
+                before_ms = before_ms + passed[name].busy_ms / tasks.batches
+        return cls(tasks, entered_ms, stay_ms)

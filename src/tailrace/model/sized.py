@@ -1,10 +1,11 @@
 """What batches would take on another number of executors.
 
-A batch of n records on s slots takes ``D(n) = a + p*s + b*n/s``: b is the time that tasks are busy
-with a record, a what every batch pays, and p what it pays for each of its tasks, to launch it or
-because tasks share a machine. Batches of about one size tell D, but not how it splits into a part
-that shrinks with more slots and one that does not; the steps tell, for they measure b. So
-``a + p*s = D - b*n/s`` on the slots that there are, and other numbers of them tell a from p.
+A batch of n records on s slots takes ``D(n) = a + p*s + b*n/s`` (``batch.shared_line``): b is the
+time that tasks are busy with a record, a what every batch pays, and p what it pays for each of its
+tasks, to launch it or because tasks share a machine. Batches of about one size tell D, but not how
+it splits into a part that shrinks with more slots and one that does not; the steps tell, for they
+measure b. So ``a + p*s = D - b*n/s`` on the slots that there are, and other numbers of them tell a
+from p.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tailrace.model.microbatch import BatchModel
+from tailrace.model.batch import shared_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tailrace.model.microbatch import BatchModel
 
 LATELY = 7
 """Measurements whose median is taken for what a batch pays now. Each is a small difference of two
@@ -53,7 +56,7 @@ class SizedBatches:
     def on(self, size: int) -> BatchModel:
         """The batch model on so many executors."""
         tasks = shared_by(size * self.cores, self.widest)
-        return BatchModel(self.batch_ms + self.task_ms * tasks, self.busy_ms / tasks)
+        return shared_line(self.batch_ms, self.task_ms, self.busy_ms, tasks)
 
     def latency_ms(self, size: int, rate_per_s: float) -> float:
         """The constrained latency on so many executors, batches back to back; 0 without records."""
@@ -95,7 +98,8 @@ def shared_by(slots: int, widest: int | None) -> int:
 
 def unshared_ms(batches: BatchModel, records: float, busy_ms: float, tasks: int) -> float:
     """The part of a batch of so many records that more tasks would not shrink: ``D - b*n/s``."""
-    return max(0.0, batches.duration_ms(records) - busy_ms / tasks * records)
+    shared_ms = shared_line(0.0, 0.0, busy_ms, tasks).duration_ms(records)
+    return max(0.0, batches.duration_ms(records) - shared_ms)
 
 
 def overheads_ms(unshared: Sequence[tuple[int, float]]) -> tuple[float, float]:

@@ -37,7 +37,8 @@ def stages_of(graph: Graph, plan: Plan, slots: int, source_partitions: int) -> l
     """The stages of a plan in the order in which records meet them.
 
     A chain opens a stage of its own where records change partition: it is keyed, has partitions
-    of its own, or is not the only reader of a single input.
+    of its own, or is not the only reader of a single input. Where ways part, each has the
+    partitions that the records come in.
     """
     order = {name: number for number, name in enumerate(graph.names)}
     if sorted(name for chain in plan.chains for name in chain) != sorted(order):
@@ -53,7 +54,8 @@ def stages_of(graph: Graph, plan: Plan, slots: int, source_partitions: int) -> l
         origin = inputs[0].origin
         at = next((i for i, stage in enumerate(stages) if stage.chains[-1][-1] == origin), None)
         if at is None or moves or len(graph.streams_from(origin)) != 1:
-            follow = slots if keyed else source_partitions
+            inherited = source_partitions if moves or at is None else stages[at].partitions
+            follow = slots if keyed else inherited
             stages.append(Stage((chain,), plan.partitions.get(chain[0], follow), keyed))
         else:
             before = stages[at]
@@ -77,3 +79,18 @@ def schedule(
         starts_ms[number] = heapq.heappop(free)
         heapq.heappush(free, starts_ms[number] + float(duration_ms))
     return starts_ms, float((starts_ms + task_ms).max())
+
+
+def makespan_ms(task_ms: Floats, slots: int) -> float:
+    """The last end of :func:`schedule`, without the starts."""
+    if len(task_ms) == 1:
+        return float(task_ms[0])
+    longest_ms = float(task_ms.max())
+    if len(task_ms) <= slots:
+        return longest_ms
+    if float(task_ms.min()) == longest_ms:
+        return longest_ms * -(-len(task_ms) // slots)
+    free = [0.0] * slots
+    for duration_ms in task_ms.tolist():
+        heapq.heapreplace(free, free[0] + duration_ms)
+    return max(free)

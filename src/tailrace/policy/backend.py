@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tailrace.model.microbatch import BatchModel
+from tailrace.model.batch import shared_line
 from tailrace.model.realtime import Boundary, FlowModel, HandOver, HandOverModel
 from tailrace.plan import Backend
 from tailrace.policy.decision import NO_STREAKS, Alternative, Decision, Streaks, known
@@ -20,6 +20,7 @@ from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
     from tailrace.goals import Constraint
+    from tailrace.model.microbatch import BatchModel
     from tailrace.policy.decision import Observation
 
 POLICY = "backend"
@@ -76,13 +77,13 @@ class RealTimeCosts:
 
 
 MICROBATCH_PRIOR = MicroBatchCosts(
-    BatchModel(USUAL_BATCH.fixed_ms, USUAL_BATCH.per_record_ms),
+    shared_line(USUAL_BATCH.fixed_ms, 0.0, USUAL_BATCH.per_record_ms, tasks=1),
     USUAL_BATCH.cpu_ms,
     USUAL_BATCH.cpu_record_ms,
     measured=False,
 )
 REALTIME_PRIOR = RealTimeCosts(
-    (HandOverModel(USUAL_HAND_OVER.fixed_ms, USUAL_HAND_OVER.per_record_ms),),
+    (HandOverModel.of(USUAL_HAND_OVER.fixed_ms, USUAL_HAND_OVER.per_record_ms, work_ms=0.0),),
     USUAL_HAND_OVER.gap_ms,
     measured=False,
 )

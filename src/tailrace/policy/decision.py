@@ -79,7 +79,7 @@ class ChainLoad:
         """What keeps Python busy: handing over and the steps."""
         if self.fixed_ms is None or self.per_record_ms is None:
             return None
-        return HandOverModel(self.fixed_ms, self.per_record_ms + self.work_ms)
+        return HandOverModel.of(self.fixed_ms, self.per_record_ms, self.work_ms)
 
 
 @dataclass(frozen=True, slots=True)

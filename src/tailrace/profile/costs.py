@@ -56,9 +56,13 @@ class BatchCosts:
 
     def stages_ms(self, tasks: Sequence[int]) -> float:
         """What stages with these numbers of tasks add to every batch."""
-        shuffled_ms = self.shuffle_ms if len(tasks) > 1 else 0.0
-        further = sum(n - 1 for n in tasks)
-        return (len(tasks) - 1) * self.stage_ms + further * self.task_ms + shuffled_ms
+        return math.fsum(self.launch_ms(number, n) for number, n in enumerate(tasks))
+
+    def launch_ms(self, number: int, tasks: int) -> float:
+        """What the stage of that number, from 0, adds to every batch beside its tasks' work."""
+        exchange_ms = self.stage_ms if number else 0.0
+        shuffled_ms = self.shuffle_ms if number == 1 else 0.0
+        return exchange_ms + (tasks - 1) * self.task_ms + shuffled_ms
 
 
 @dataclass(frozen=True, slots=True)
