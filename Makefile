@@ -40,6 +40,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.reachable
 
 # About an hour and a half; most of the results that the docs quote.
 bench: setup

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from tailrace.goals import Constraint
+from tailrace.constraint import Constraint
 from tailrace.model.predict import predict
 from tailrace.model.size import size_for
 from tailrace.plan import Backend, Plan

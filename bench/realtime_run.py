@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tailrace.control import IntervalRecord
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.plan import Plan
 
 NAMES = ("first", "second", "third")

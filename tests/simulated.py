@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tailrace.control.events import Event
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.load.trace import Trace
     from tailrace.model.simulator import Plant
     from tailrace.plan import Plan

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tailrace.flow import Step, Stream, graph
+from tailrace.graph import Step, Stream, graph
 from tailrace.plan import Plan, first_plan
 
 FLOW = graph(

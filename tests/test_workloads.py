@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from tailrace.flow import Graph, Step, Stream, graph
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.policy.scaling.sizing import Limits
 from tailrace.spark.from_file import example, find_flow
 from tailrace.state.plain import dumps, loads

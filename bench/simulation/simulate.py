@@ -35,8 +35,8 @@ from bench.simulation.chance import (
 from bench.simulation.pauses import gaps
 from bench.simulation.simulated import Simulated, replicated, warm_up_of, warm_up_records
 from bench.simulation.stations import Records, Station, Visit, joined, serve, tandem
+from tailrace.constraint import SOURCE
 from tailrace.errors import InputError
-from tailrace.goals import SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

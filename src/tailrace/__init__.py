@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tailrace import load
+    from tailrace.constraint import Constraint
     from tailrace.errors import TailraceError
-    from tailrace.goals import Constraint
     from tailrace.model.capacity import capacity
     from tailrace.model.predict import predict
     from tailrace.model.size import size
@@ -55,7 +55,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Constraint": "tailrace.goals",
+    "Constraint": "tailrace.constraint",
     "Flow": "tailrace.spark.flow",
     "OnDemand": "tailrace.policy.scaling.ondemand",
     "Plan": "tailrace.plan",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tailrace.errors import InputError
 
 if TYPE_CHECKING:
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
 
 Chains = tuple[tuple[str, ...], ...]
 

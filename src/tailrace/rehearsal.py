@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tailrace.constraint import SOURCE, only_constraint
 from tailrace.control import Controller
 from tailrace.control.backend import Steering
 from tailrace.control.scaling import Scaling
 from tailrace.control.simulated import SimulatedBackend
 from tailrace.errors import InputError
-from tailrace.goals import SOURCE, only_constraint
 from tailrace.load import generate
 from tailrace.load.keys import Frequencies, Uniform
 from tailrace.model.plant import plant_of
@@ -30,9 +30,9 @@ from tailrace.report.saso import saso, sized_steps
 from tailrace.units import duration_ms
 
 if TYPE_CHECKING:
+    from tailrace.constraint import Constraint
     from tailrace.control import Log
-    from tailrace.flow import Graph
-    from tailrace.goals import Constraint
+    from tailrace.graph import Graph
     from tailrace.load import RateProfile
     from tailrace.load.keys import Keys
     from tailrace.load.trace import Trace

@@ -14,9 +14,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from tailrace.constraint import SINK, SOURCE, only_constraint
 from tailrace.control.simulated import SimulatedBackend
-from tailrace.flow import Graph, Step, Stream, graph
-from tailrace.goals import SINK, SOURCE, only_constraint
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import first_plan
 from tailrace.policy.scaling.sizing import Limits

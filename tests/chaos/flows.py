@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.spark.sinks import Publish
 
 send_by_value(sys.modules[__name__])

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
+from tailrace.constraint import SINK, SOURCE, Constraint
 from tailrace.control import Controller
 from tailrace.control.events import Ended
 from tailrace.errors import TailraceError
-from tailrace.flow import Step, Stream, graph
-from tailrace.goals import SINK, SOURCE, Constraint
+from tailrace.graph import Step, Stream, graph
 from tailrace.load import Constant, generate
 from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import first_plan

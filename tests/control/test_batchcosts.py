@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.flow import Step, Stream
-from tailrace.flow import graph as made
-from tailrace.goals import SINK, SOURCE, constraint
+from tailrace.constraint import SINK, SOURCE, constraint
+from tailrace.graph import Step, Stream
+from tailrace.graph import graph as made
 from tailrace.load import Staircase, generate
 from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import first_plan

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tailrace.constraint import Constraint
 from tailrace.control import Controller, Mode
 from tailrace.control.events import BatchFinished, Ended
-from tailrace.flow import Graph, Step, Stream, graph
-from tailrace.goals import Constraint
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.load import Burst, Constant, Frequencies, Keys, Staircase, Uniform, generate
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.simulator import Plant, StepCost

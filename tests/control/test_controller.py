@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.constraint import SINK, SOURCE, Constraint
 from tailrace.control import Controller, Mode, judge
 from tailrace.control.actions import (
     SetChains,
@@ -25,8 +26,7 @@ from tailrace.control.events import BatchFinished, Ended, Refused, Started
 from tailrace.control.simulated import SimulatedBackend
 from tailrace.control.switching import Switching
 from tailrace.errors import InputError
-from tailrace.flow import Step, Stream, graph
-from tailrace.goals import SINK, SOURCE, Constraint
+from tailrace.graph import Step, Stream, graph
 from tailrace.load import Constant, generate
 from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import Backend, Plan, first_plan

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.constraint import SINK, SOURCE
 from tailrace.control.actions import changes
 from tailrace.control.decider import SAME_ADVICE, Decider
 from tailrace.control.log import Log, Mode
-from tailrace.flow import Step, Stream, graph
-from tailrace.goals import SINK, SOURCE
+from tailrace.graph import Step, Stream, graph
 from tailrace.model.microbatch import BatchModel
 from tailrace.plan import Plan
 from tailrace.policy import order

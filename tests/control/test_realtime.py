@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import pytest
 
+from tailrace.constraint import Constraint
 from tailrace.control import Controller, Mode
 from tailrace.control.events import Ended, TasksReported, Tick
 from tailrace.control.judge import EARLY, FINE
-from tailrace.flow import Graph, Step, Stream, graph
-from tailrace.goals import Constraint
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.plan import Backend, Plan
 from tailrace.policy.decision import known
 from tailrace.profile.batch import StepMeasure

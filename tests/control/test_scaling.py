@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from bench.rivals.rules import LatencyRule, Peak
+from tailrace.constraint import Constraint
 from tailrace.control import Controller, Mode
 from tailrace.control.actions import SetExecutors
 from tailrace.control.events import BatchFinished, Ended, Idle, PoolChanged, Refused
 from tailrace.control.scaling import Scaling
 from tailrace.errors import InputError
-from tailrace.flow import Graph, Step, Stream, graph
-from tailrace.goals import Constraint
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.load import Burst, Constant, Staircase, generate
 from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import first_plan

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailrace import cli, rehearsal
-from tailrace.model import capacity, progress, relay, size
+from tailrace.model import capacity, chained_queries, progress, size
 from tailrace.model.forecasting import alarm
 from tailrace.report import comparison, curve, ledger, picture, recorded, series, sizes
 
@@ -52,7 +52,7 @@ MEMORY_BYTES = 6 << 30
 SHOWN = 10
 
 WARM = (
-    *(capacity, progress, relay, size, alarm, curve, ledger, series),
+    *(capacity, progress, chained_queries, size, alarm, curve, ledger, series),
     *(comparison, picture, recorded, rehearsal, sizes),
 )
 """What commands import when they are called: at once here, so that no case pays for it."""

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tailrace.goals import Constraint
+from tailrace.constraint import Constraint
 from tailrace.load import Trace
 from tailrace.model.batch import ARROW_RECORDS, shared_line
-from tailrace.model.cycle import Cycle
+from tailrace.model.outcome_microbatch import Cycle
 from tailrace.model.plant import plant_of
 from tailrace.model.predict import Predictor, predict
 from tailrace.model.simulator import SimulatedBatch

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.goals import Constraint
+from tailrace.constraint import Constraint
 from tailrace.model.capacity import capacity, capacity_for
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.predict import predict

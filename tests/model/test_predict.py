@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from bench.simulation.batchruns import hand_overs
 from tailrace.control.recording import Recording
 from tailrace.errors import InputError
-from tailrace.flow import Step, Stream, graph
+from tailrace.graph import Step, Stream, graph
 from tailrace.load import Constant, generate
 from tailrace.load.keys import Frequencies
-from tailrace.model.cycle import Cycle
 from tailrace.model.loads import Router
 from tailrace.model.microbatch import BatchModel
+from tailrace.model.outcome_microbatch import Cycle
 from tailrace.model.predict import predict
 from tailrace.model.realtime import FlowModel, HandOver, HandOverModel
 from tailrace.model.score import (
@@ -40,7 +40,7 @@ from tailrace.profile.profile import Profile, StepProfile
 from tests.simulated import simulate
 
 if TYPE_CHECKING:
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.profile.batch import BatchMeasure
 
 LINE = graph(

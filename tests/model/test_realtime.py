@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
+from tailrace.model.distribution import Distribution
 from tailrace.model.realtime import (
     Boundary,
     FlowModel,
@@ -19,7 +20,6 @@ from tailrace.model.realtime import (
     HandOverModel,
     longest_within,
 )
-from tailrace.model.spread import Spread
 from tests.model.lifetimes import longest_lifetime_ms
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def test_costs_that_no_hand_over_can_have_are_refused() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.floats(0.01, 1)), min_size=1, max_size=60))
 def test_a_spread_keeps_the_mean_of_what_it_was_made_of(pairs: list[tuple[float, float]]) -> None:
     values, weights = (np.array(column) for column in zip(*pairs, strict=True))
-    spread = Spread.of(values, weights)
+    spread = Distribution.of(values, weights)
     assert spread.mean_ms == pytest.approx(np.average(values, weights=weights), rel=1e-9, abs=1e-9)
     assert all(low <= high + 1e-6 for low, high in pairwise(spread.points))
 
@@ -217,7 +217,7 @@ def test_a_spread_keeps_the_mean_of_what_it_was_made_of(pairs: list[tuple[float,
 def test_the_sum_of_two_spreads_is_that_of_independent_samples() -> None:
     rng = np.random.default_rng(5)
     one, other = rng.exponential(3, 200_000), rng.uniform(0, 10, 200_000)
-    whole = Spread.of(one, np.ones(len(one))) + Spread.even(0, 10)
+    whole = Distribution.of(one, np.ones(len(one))) + Distribution.even(0, 10)
     assert whole.mean_ms == pytest.approx(8, rel=0.01)
     for quantile in (0.1, 0.5, 0.9, 0.99, 0.999):
         expected = np.quantile(one + other, quantile)
@@ -225,7 +225,7 @@ def test_the_sum_of_two_spreads_is_that_of_independent_samples() -> None:
 
 
 def test_a_constant_added_to_a_spread_moves_it() -> None:
-    moved = Spread.even(0, 10) + Spread.even(2, 2)
+    moved = Distribution.even(0, 10) + Distribution.even(2, 2)
     assert moved.quantile_ms(0.5) == pytest.approx(7, rel=1e-6)
     assert moved.statistic_ms(None) == pytest.approx(7)
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
-from tailrace.flow import Graph, Step, Stream, graph
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.load import Constant, Frequencies, Trace, Uniform, generate
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.simulator import Plant, StepCost

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.constraint import Constraint
 from tailrace.errors import InputError
-from tailrace.goals import Constraint
-from tailrace.model.cycle import Cycle
 from tailrace.model.loads import Router
+from tailrace.model.outcome_microbatch import Cycle
 from tailrace.model.predict import Predictor, predict
 from tailrace.model.size import MARGIN, MOST_CORES, by_cores, every_plan, size, size_for
 from tailrace.plan import Backend, Plan

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tailrace.flow import Graph
-from tailrace.goals import Constraint, constraint
+from tailrace.constraint import Constraint, constraint
+from tailrace.graph import Graph
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.realtime import HandOverModel
 from tailrace.plan import Backend, Plan

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tailrace.constraint import Constraint
 from tailrace.errors import ConstraintError
-from tailrace.flow import Graph
-from tailrace.goals import Constraint
+from tailrace.graph import Graph
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
 from tailrace.plan import Plan
 from tailrace.policy.batching import (

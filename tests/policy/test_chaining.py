@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.flow import Graph, Step, Stream, graph
-from tailrace.goals import SINK, SOURCE
+from tailrace.constraint import SINK, SOURCE
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.plan import Chains, Plan
 from tailrace.policy.chaining import SPLIT_ABOVE, decide, fewest_even
 from tailrace.policy.decision import Observation, StepLoad

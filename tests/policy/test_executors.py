@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.constraint import SINK, SOURCE, Constraint
 from tailrace.errors import InputError
-from tailrace.flow import Graph, Step, Stream, graph
-from tailrace.goals import SINK, SOURCE, Constraint
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.model.microbatch import BatchModel
 from tailrace.model.sized import SizedBatches
 from tailrace.plan import Backend, Plan

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.flow import Graph, Step, Stream, graph
-from tailrace.goals import SINK, SOURCE, Constraint
+from tailrace.constraint import SINK, SOURCE, Constraint
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.model.microbatch import BatchModel
 from tailrace.plan import Plan
 from tailrace.policy.decision import MicroBatchState, Observation, Reading, StepLoad, known

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.constraint import Constraint, constraint
 from tailrace.errors import ConstraintError
-from tailrace.flow import Graph
-from tailrace.goals import Constraint, constraint
+from tailrace.graph import Graph
 from tailrace.model.realtime import Boundary, FlowModel, HandOver, HandOverModel
 from tailrace.plan import Backend, Plan
 from tailrace.policy.batching import Channel, SequenceBound, Subtask, adjust_lifetimes

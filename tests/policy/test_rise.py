@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from tailrace.flow import Graph
-from tailrace.goals import Constraint
+from tailrace.constraint import Constraint
+from tailrace.graph import Graph
 from tailrace.model.microbatch import BatchModel
 from tailrace.plan import Backend, Plan
 from tailrace.policy import batching, handover, rise

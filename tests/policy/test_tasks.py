@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.flow import Graph, Step, Stream, graph
-from tailrace.goals import Constraint
+from tailrace.constraint import Constraint
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.plan import Backend, Plan
 from tailrace.policy.decision import Decision, Observation, Reading, RealTimeState, StepLoad
 from tailrace.policy.scaling.tasks import decide

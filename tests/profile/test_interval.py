@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.goals import Constraint
+from tailrace.constraint import Constraint
 from tailrace.plan import Plan
 from tailrace.profile.batch import BatchMeasure, StepMeasure
 from tailrace.profile.histogram import ACCURACY, LogHistogram

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.flow import Graph, Step, Stream, graph
-from tailrace.goals import SINK, SOURCE, Constraint
+from tailrace.constraint import SINK, SOURCE, Constraint
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.profile.batch import StepMeasure
 from tailrace.profile.histogram import ACCURACY, LogHistogram
 from tailrace.profile.interval import judge

@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 
 import pytest
 
+from tailrace.constraint import SINK, SOURCE
 from tailrace.errors import InputError
-from tailrace.goals import SINK, SOURCE
 from tailrace.plan import Backend, Plan
 from tailrace.profile.profile import EXCHANGE, Latency, Profile, StepProfile
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tailrace.constraint import SINK, SOURCE, Constraint
 from tailrace.control import Controller, Mode
 from tailrace.control.events import Ended
 from tailrace.control.scaling import Scaling
-from tailrace.flow import Graph, Step, Stream, graph
-from tailrace.goals import SINK, SOURCE, Constraint
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.load import Burst, Constant, RateProfile, generate
 from tailrace.model.simulator import Plant, StepCost
 from tailrace.plan import first_plan

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.goals import Constraint
+from tailrace.constraint import Constraint
 from tailrace.model.predict import predict
 from tailrace.profile.file import from_json
 from tailrace.report.curve import draw

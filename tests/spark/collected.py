@@ -15,7 +15,7 @@ from tests.spark.support import by_value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.plan import Chains
 
 by_value(__name__)

@@ -14,7 +14,7 @@ from tailrace.errors import InputError
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
     from tailrace.model.forecasting.alarm import Limit
 
 MODELLING_MS = 5_000.0

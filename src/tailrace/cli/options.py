@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.constraint import only_constraint
 from tailrace.errors import InputError
-from tailrace.goals import only_constraint
 from tailrace.masking import MASK, masked
 from tailrace.outside import LARGEST, MOST_MS, MOST_RATE_PER_S, MOST_TASKS
 from tailrace.units import duration_ms, positive_duration_ms, rate_per_s, show_duration, show_rate
 
 if TYPE_CHECKING:
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
 
 # --- of every command ---------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from tailrace.units import finite, show_duration, show_rate
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
     from tailrace.model.predict import Predictor
     from tailrace.model.prediction import Prediction
     from tailrace.plan import Plan
@@ -125,9 +125,9 @@ def _table(profile: Profile, found: Prediction, bound: Constraint | None) -> Tab
 
 def _in_a_row(profiles: list[Profile], plan: Plan, rate: float | None, *, as_json: bool) -> None:
     """Several queries, each reading what the one before writes."""
-    from tailrace.model.relay import relay  # noqa: PLC0415 - scipy takes its time
+    from tailrace.model.chained_queries import chain_queries  # noqa: PLC0415 - scipy takes its time
 
-    found = relay(profiles, [plan], rate)
+    found = chain_queries(profiles, [plan], rate)
     if as_json:
         print_json(found.as_json())
         return

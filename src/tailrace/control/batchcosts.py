@@ -23,7 +23,7 @@ from tailrace.profile.costs import USUAL_BATCH, USUAL_TASK_MS, BatchCosts, Execu
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.plan import Plan
     from tailrace.profile.batch import BatchMeasure
     from tailrace.profile.profile import Profile

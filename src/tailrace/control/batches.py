@@ -6,13 +6,13 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tailrace.constraint import SOURCE
 from tailrace.control.actions import SetExecutors
 from tailrace.control.decider import Decider
 from tailrace.control.events import BatchFinished, Idle, PoolChanged, Refused
 from tailrace.control.judge import Judge, loads_of
 from tailrace.control.learning import Learning
 from tailrace.control.log import Mode, Saving
-from tailrace.goals import SOURCE
 from tailrace.policy import batching, feasibility, rise
 from tailrace.policy.backend import MicroBatchCosts
 from tailrace.policy.decision import Observation, Reading, known
@@ -25,13 +25,13 @@ from tailrace.profile.interval import Interval, Intervals
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tailrace.constraint import Constraint
     from tailrace.control.actions import Change
     from tailrace.control.events import Event
     from tailrace.control.log import Log
     from tailrace.control.recording import Recording
     from tailrace.control.scaling import Scaling
-    from tailrace.flow import Graph
-    from tailrace.goals import Constraint
+    from tailrace.graph import Graph
     from tailrace.model.microbatch import BatchModel
     from tailrace.plan import Plan
     from tailrace.profile.batch import BatchMeasure

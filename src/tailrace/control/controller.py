@@ -18,12 +18,12 @@ from tailrace.errors import InputError
 from tailrace.plan import Backend
 
 if TYPE_CHECKING:
+    from tailrace.constraint import Constraint
     from tailrace.control.actions import Action
     from tailrace.control.events import Event
     from tailrace.control.scaling import Scaling
     from tailrace.control.switching import Switching
-    from tailrace.flow import Graph
-    from tailrace.goals import Constraint
+    from tailrace.graph import Graph
     from tailrace.plan import Plan
     from tailrace.policy.decision import Decision
     from tailrace.profile.profile import Profile

@@ -6,14 +6,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tailrace.constraint import Constraint
 from tailrace.control.log import DecisionRecord, Mode
-from tailrace.goals import Constraint
 from tailrace.policy import order
 
 if TYPE_CHECKING:
     from tailrace.control.actions import Change
     from tailrace.control.log import Log
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.plan import Plan
     from tailrace.policy.decision import Decision, Observation
     from tailrace.profile.interval import Span

@@ -15,9 +15,9 @@ from tailrace.profile.interval import judge
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tailrace.constraint import Constraint
     from tailrace.control.log import Log
-    from tailrace.flow import Graph
-    from tailrace.goals import Constraint
+    from tailrace.graph import Graph
     from tailrace.plan import Plan
     from tailrace.policy.decision import Impossible
     from tailrace.profile.batch import StepMeasure

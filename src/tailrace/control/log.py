@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tailrace.profile.histogram import LogHistogram
 
 if TYPE_CHECKING:
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
     from tailrace.model.microbatch import BatchModel
     from tailrace.plan import Plan
     from tailrace.policy.decision import Alternative, Decision, Impossible

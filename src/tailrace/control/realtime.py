@@ -12,11 +12,11 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
+from tailrace.constraint import SOURCE, is_sink
 from tailrace.control.decider import Decider
 from tailrace.control.events import TasksReported, Tick
 from tailrace.control.judge import Judge, loads_of
 from tailrace.control.log import Mode
-from tailrace.goals import SOURCE, is_sink
 from tailrace.plan import chain_name
 from tailrace.policy import handover, realtime_feasibility, rise
 from tailrace.policy.backend import RealTimeCosts
@@ -29,12 +29,12 @@ from tailrace.profile.live import ChainReport, LiveInterval, LiveIntervals, Sink
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tailrace.constraint import Constraint
     from tailrace.control.actions import Change
     from tailrace.control.events import Event
     from tailrace.control.log import Log
     from tailrace.control.recording import Recording
-    from tailrace.flow import Graph
-    from tailrace.goals import Constraint
+    from tailrace.graph import Graph
     from tailrace.plan import Plan
     from tailrace.profile.live import HandOverMeasure
 

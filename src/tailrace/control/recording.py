@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
+from tailrace.constraint import SOURCE
 from tailrace.control.batchcosts import BatchRecording
-from tailrace.goals import SOURCE
 from tailrace.model.keys.keytypes import from_arrow
 from tailrace.model.stages import stages_of
 from tailrace.plan import Backend
@@ -32,7 +32,7 @@ from tailrace.profile.profile import Latency, Origin, Profile, StepProfile
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.plan import Plan
     from tailrace.profile.batch import BatchMeasure
     from tailrace.profile.interval import Span

@@ -35,7 +35,7 @@ from tailrace.policy.scaling.sizing import Limits, Load
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.plan import Plan
     from tailrace.policy.decision import Decision, Observation, Reading
     from tailrace.policy.scaling.sizing import Scaler

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tailrace.control.actions import Change
     from tailrace.control.events import Event
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.load.trace import Trace
     from tailrace.model.simulator import Plant
     from tailrace.plan import Plan

@@ -15,8 +15,8 @@ from tailrace.policy.decision import NO_STREAKS, BackendState, Observation, Read
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.flow import Graph
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
+    from tailrace.graph import Graph
     from tailrace.policy.backend import MicroBatchCosts, RealTimeCosts
     from tailrace.policy.decision import Decision
 

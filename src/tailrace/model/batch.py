@@ -16,11 +16,11 @@ of its chains, they take turns on its c cores:
 with e for what the engine takes for a record, h for a hand-over to a chain, and f for what calls
 of the steps take for an Arrow batch beside its records.
 
-Predictions (``cycle.py``) ask for it by the rates of partitions, the simulator (``simulator.py``)
-by the records that a batch has. Batching and feasibility know it as a line, fitted to batches that
-were measured (``microbatch.py``); :meth:`BatchDuration.line` is the line that it has by itself.
-Sizing (``sized.py``) knows it as :func:`shared_line`, the same where all tasks run at once and are
-of one size.
+Predictions (``outcome_microbatch.py``) ask for it by the rates of partitions, the simulator
+(``simulator.py``) by the records that a batch has. Batching and feasibility know it as a line,
+fitted to measured batches (``microbatch.py``); :meth:`BatchDuration.line` is the line that it has by
+itself. Sizing (``sized.py``) knows it as :func:`shared_line`, the same where all tasks run at once
+and are of one size.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 ARROW_RECORDS = 10_000
-"""Records pass between the JVM and Python so many at a time, Spark's default."""
+"""How many records pass between the JVM and Python at a time: Spark's default."""
 
 LEAST_MS = 1e-6
 """No batch is done in less: without any cost, batches back to back would have no length."""

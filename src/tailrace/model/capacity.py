@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tailrace.goals import only_constraint
+from tailrace.constraint import only_constraint
 from tailrace.model.predict import LEAST_RATE_PER_S, Predictor
 from tailrace.units import finite, show_duration, show_rate
 
 if TYPE_CHECKING:
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
     from tailrace.plan import Plan
     from tailrace.profile.profile import Profile
 

@@ -14,7 +14,7 @@ from tailrace.model.stages import stages_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.model.stages import Stage
     from tailrace.plan import Plan
     from tailrace.profile.profile import Profile, StepProfile
@@ -25,7 +25,7 @@ KEPT = 256
 """How many ways of laying a workload are kept."""
 
 SOME_KEYS = 1_000
-"""How many keys share the rest where nobody counted them."""
+"""How many keys share the rest if they were not counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

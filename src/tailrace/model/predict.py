@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
-from tailrace.model.cycle import Cycle, micro_batch
 from tailrace.model.keys.keytypes import REDACTED
 from tailrace.model.keys.pseudonyms import SLOTS
 from tailrace.model.loads import Router
-from tailrace.model.passage import real_time
+from tailrace.model.outcome_microbatch import Cycle, micro_batch
+from tailrace.model.outcome_realtime import real_time
 from tailrace.model.prediction import Prediction
 from tailrace.model.score import UNTRIED
 from tailrace.plan import Backend, Plan
@@ -75,7 +75,7 @@ class Predictor:
         return self._cycle(replace(plan, row_limit=None), rate_per_s).records_within(within_ms)
 
     def drain_ms(self, plan: Plan | None, rate_per_s: float | None, backlog: float) -> float:
-        """How long a plan takes to work off so many records that wait, while others come.
+        """How long a plan takes to work off a backlog of this many records while others arrive.
 
         In real-time mode what is free of the highest rate does it.
         """
@@ -111,7 +111,7 @@ def predict(
 def _assumed(loads: Loads, plan: Plan, *, known: bool) -> Iterator[str]:
     """What a prediction rests on that was not measured."""
     for name in loads.assumed_even:
-        yield f"Nobody counted the keys of step '{name}': its partitions are taken to be alike."
+        yield f"The keys of step '{name}' were not counted: its partitions are assumed to be alike."
     if not known:
         where = "real-time mode" if plan.backend is Backend.REALTIME else "micro-batches"
         yield (

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
+from tailrace.model.distribution import Distribution
 from tailrace.model.latencies import Latencies
-from tailrace.model.spread import Spread
 from tailrace.units import finite
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Outcome:
     what the model rests on without measurement; ``known`` whether the engine's costs are measured.
     """
 
-    parts: tuple[Spread, ...]
+    parts: tuple[Distribution, ...]
     explain: Callable[[], Mapping[str, float]]
     highest_per_s: float
     cores_used: float
@@ -51,7 +51,7 @@ class Outcome:
         return math.fsum(part.mean_ms for part in self.parts)
 
     @cached_property
-    def latency(self) -> Spread:
+    def latency(self) -> Distribution:
         """The distribution of the latency; adding parts takes time, so only when asked for."""
         return reduce(operator.add, self.parts)
 
@@ -128,5 +128,5 @@ def impossible(
     cores_used: float = 0.0,
 ) -> Outcome:
     """The outcome of a plan that cannot work."""
-    never = Spread.constant(math.inf)
+    never = Distribution.constant(math.inf)
     return Outcome((never,), dict, highest_per_s, cores_used, utilisation, obstacle=obstacle)

@@ -19,8 +19,8 @@ from itertools import chain, pairwise
 from statistics import fmean, median, quantiles
 from typing import TYPE_CHECKING, Any, Final
 
+from tailrace.constraint import SINK, SOURCE
 from tailrace.errors import InputError
-from tailrace.goals import SINK, SOURCE
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
 from tailrace.outside import LARGEST, MOST_MS, MOST_TASKS, shown
 from tailrace.plan import Plan
@@ -317,12 +317,12 @@ def _runs(events: list[Event]) -> list[list[Event]]:
 
 
 def _micro_batches(runs: list[list[Event]], notes: list[str]) -> list[list[Event]]:
-    """The runs that are not in real-time mode, whose batches last as long as they are told."""
+    """The runs that are not in real-time mode, whose batches have a fixed length."""
     found = [run for run in runs if not _is_real_time(run)]
     if not found:
         raise InputError(
-            f"Query '{runs[-1][-1].query}' looks like one in real-time mode, whose batches last as "
-            "long as they are told and say nothing of what a record costs: log it in micro-batch "
+            f"Query '{runs[-1][-1].query}' looks like one in real-time mode, whose batches have "
+            "a fixed length and do not show what a record costs: log it in micro-batch "
             "mode."
         )
     if len(found) < len(runs):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.errors import InputError
-from tailrace.model.spread import MIDDLES, WEIGHTS, Spread
+from tailrace.model.distribution import MIDDLES, WEIGHTS, Distribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 MOST_RECORDS = 2_000
-"""A hand-over is full with so many records."""
+"""A hand-over is full with this many records."""
 
 NEGLIGIBLE_SHARE = 0.05
 """A fixed cost below this share of the work on the records is not worth waiting for."""
@@ -115,12 +115,12 @@ class HandOverModel:
         """``a/n + c``, which falls as the lifetime grows."""
         return self.fixed_ms / self.records(rate_per_s, lifetime_ms) + self.per_record_ms
 
-    def latency(self, rate_per_s: float, lifetime_ms: float, *, even: bool = False) -> Spread:
+    def latency(self, rate_per_s: float, lifetime_ms: float, *, even: bool = False) -> Distribution:
         """From entering the open batch to coming back from Python; infinite when unstable."""
         if not self.stable(rate_per_s):
-            return Spread.constant(math.inf)
+            return Distribution.constant(math.inf)
         if rate_per_s <= 0:
-            return Spread.constant(lifetime_ms + self.service_ms(1))
+            return Distribution.constant(lifetime_ms + self.service_ms(1))
         build = self._even_latency if even else self._poisson_latency
         return build(rate_per_s, lifetime_ms)
 
@@ -169,16 +169,16 @@ class HandOverModel:
         busy = per_ms * self.fixed_ms / (1 - self.utilisation(rate_per_s))
         return max(float(gathered), busy)
 
-    def _even_latency(self, rate_per_s: float, lifetime_ms: float) -> Spread:
+    def _even_latency(self, rate_per_s: float, lifetime_ms: float) -> Distribution:
         per_ms = rate_per_s / 1_000.0
         records = self._even_records(rate_per_s, lifetime_ms)
         expiry_ms = self.expiry_ms(rate_per_s, lifetime_ms)
         gathered = 1 + math.floor(per_ms * expiry_ms + 1e-9)
         if records > gathered:
-            waits = Spread.even(0.0, records / per_ms)
+            waits = Distribution.even(0.0, records / per_ms)
         else:
             ages = expiry_ms - np.arange(gathered) / per_ms
-            waits = Spread.of(ages, np.ones(gathered))
+            waits = Distribution.of(ages, np.ones(gathered))
         return waits.later(self.service_ms(records))
 
     @lru_cache(maxsize=256)  # noqa: B019 - of plain values, and no more than these
@@ -239,13 +239,13 @@ class HandOverModel:
                 break
         return mean, variance
 
-    def _poisson_latency(self, rate_per_s: float, lifetime_ms: float) -> Spread:
+    def _poisson_latency(self, rate_per_s: float, lifetime_ms: float) -> Distribution:
         """A record's wait, then the service of its batch: itself and whoever came beside it."""
         waits, weights, others = _waits(self._queue(rate_per_s, lifetime_ms))
         counted, likely = _poisson_points(others[..., None])
         counted = np.clip(counted, 0.0, self.most - 1.0)
         latencies = waits[..., None] + self.service_ms(1) + self.per_record_ms * counted
-        return Spread.of(latencies, weights[..., None] * likely)
+        return Distribution.of(latencies, weights[..., None] * likely)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -349,9 +349,9 @@ def _reach_ms(target_ms: float, quantile: float | None) -> float:
     return target_ms / min(0.5, quantile or 0.5)
 
 
-def hop(flush_ms: float, hop_ms: float = 0.0) -> Spread:
+def hop(flush_ms: float, hop_ms: float = 0.0) -> Distribution:
     """How long a shuffle takes: until its buffers are swept, every ``flush_ms``, and the way."""
-    return Spread.even(0.0, flush_ms).later(hop_ms)
+    return Distribution.even(0.0, flush_ms).later(hop_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +362,7 @@ class HandOver:
     rate_per_s: float
     lifetime_ms: float = 0.0
 
-    def latency(self) -> Spread:
+    def latency(self) -> Distribution:
         """From entering the open batch to coming back from Python."""
         return self.model.latency(self.rate_per_s, self.lifetime_ms)
 
@@ -390,7 +390,7 @@ class Boundary:
             return 0.0
         return min(1.0, (every_ms + self.gap_ms) / (self.gap_ms + self.length_ms))
 
-    def excess(self, hand_overs: Sequence[HandOver], every_ms: float) -> Spread:
+    def excess(self, hand_overs: Sequence[HandOver], every_ms: float) -> Distribution:
         """What the gaps of the worst window add to the latency of the records in it.
 
         A gap is a cycle of length ``C0 = gap + T``, and the next cycles drain what came in it:
@@ -412,7 +412,7 @@ class Boundary:
         values = longer[:, None] * (MIDDLES + work)
         shares = weights[:, None] * WEIGHTS
         rest = max(0.0, 1 - float(weights.sum()))
-        return Spread.of(np.append(values.ravel(), 0.0), np.append(shares.ravel(), rest))
+        return Distribution.of(np.append(values.ravel(), 0.0), np.append(shares.ravel(), rest))
 
 
 def _drain(hand_over: HandOver, gap_ms: float) -> list[float]:
@@ -457,9 +457,9 @@ class FlowModel:
         """Whether every hand-over keeps up with its rate."""
         return all(h.model.stable(h.rate_per_s) for h in self.hand_overs)
 
-    def latency(self) -> Spread:
+    def latency(self) -> Distribution:
         """The latency of records in the middle of a real-time batch, its parts independent."""
-        whole = Spread.constant(self.steps_ms + self.sink_ms)
+        whole = Distribution.constant(self.steps_ms + self.sink_ms)
         if not self.stable():
             return whole.later(math.inf)
         for hand_over in self.hand_overs:
@@ -468,7 +468,7 @@ class FlowModel:
             whole = whole + hop(self.flush_ms)
         return whole
 
-    def latency_across(self, boundary: Boundary, every_ms: float) -> Spread:
+    def latency_across(self, boundary: Boundary, every_ms: float) -> Distribution:
         """The latency of the records of the worst window, the one with most gaps in it."""
         if not self.stable():
             return self.latency()

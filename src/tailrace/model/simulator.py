@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tailrace.constraint import SOURCE
 from tailrace.errors import InputError
-from tailrace.goals import SOURCE
 from tailrace.model.batch import Engine, TaskTimes, Work, cores_of_a_task
 from tailrace.model.stages import schedule, stages_of
 from tailrace.profile.batch import BatchMeasure, StepMeasure
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.load.trace import Trace
     from tailrace.model.stages import Stage
     from tailrace.plan import Plan

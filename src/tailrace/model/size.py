@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tailrace.constraint import only_constraint
 from tailrace.errors import InputError
-from tailrace.goals import only_constraint
 from tailrace.model.loads import Router
 from tailrace.model.predict import Predictor, completed
 from tailrace.model.stages import stages_of
@@ -25,7 +25,7 @@ from tailrace.units import show_duration, show_rate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
     from tailrace.model.prediction import Prediction
     from tailrace.profile.profile import Profile
 
@@ -51,7 +51,7 @@ MOST_COMBINATIONS = 150
 
 
 class Planner(Protocol):
-    """Proposes plans for a flow at a rate with at most so many cores."""
+    """Proposes plans for a flow at a rate with at most this many cores."""
 
     def __call__(self, profile: Profile, rate_per_s: float, most_cores: int) -> Iterator[Plan]:
         """Plans without waits."""

@@ -54,19 +54,19 @@ class SizedBatches:
     task_ms: float = 0.0
 
     def on(self, size: int) -> BatchModel:
-        """The batch model on so many executors."""
+        """The batch model on ``size`` executors."""
         tasks = shared_by(size * self.cores, self.widest)
         return shared_line(self.batch_ms, self.task_ms, self.busy_ms, tasks)
 
     def latency_ms(self, size: int, rate_per_s: float) -> float:
-        """The constrained latency on so many executors, batches back to back; 0 without records."""
+        """The constrained latency on ``size`` executors, back to back; 0 without records."""
         if rate_per_s <= 0:
             return 0.0
         floor_ms = self.on(size).floor_ms(rate_per_s, self.every_ms, self.quantile)
         return max(0.0, self.fixed_ms + self.ratio * floor_ms)
 
     def utilisation(self, size: int, rate_per_s: float) -> float:
-        """The share of time that the records would take on so many executors."""
+        """The share of time that the records would take on ``size`` executors."""
         return self.on(size).utilisation(rate_per_s)
 
 
@@ -74,7 +74,7 @@ class SizedBatches:
 class Strictest:
     """Several constraints as one: on any size and at any rate, that which uses most of its bound.
 
-    Each is a model and a bound; latencies are told as if all of them had the bound ``bound_ms``.
+    Each is a model and a bound; latencies are given as if all of them had the bound ``bound_ms``.
     """
 
     constraints: tuple[tuple[SizedBatches, float], ...]
@@ -92,12 +92,12 @@ class Strictest:
 
 
 def shared_by(slots: int, widest: int | None) -> int:
-    """How many tasks share the records: one a slot, as far as there may be so many."""
+    """How many tasks share the records: one per slot, up to the most that there may be."""
     return slots if widest is None else min(slots, widest)
 
 
 def unshared_ms(batches: BatchModel, records: float, busy_ms: float, tasks: int) -> float:
-    """The part of a batch of so many records that more tasks would not shrink: ``D - b*n/s``."""
+    """The part of a batch that more tasks would not shrink: ``D - b*n/s``."""
     shared_ms = shared_line(0.0, 0.0, busy_ms, tasks).duration_ms(records)
     return max(0.0, batches.duration_ms(records) - shared_ms)
 

@@ -1,4 +1,4 @@
-"""Stages: what of a flow runs side by side, and how long its tasks take on a number of slots."""
+"""Stages: the parts of a flow that run side by side, and how long their tasks take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.errors import InputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.plan import Plan
 
     Floats = NDArray[np.float64]

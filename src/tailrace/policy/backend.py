@@ -19,7 +19,7 @@ from tailrace.profile.costs import USUAL_BATCH, USUAL_HAND_OVER
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
     from tailrace.model.microbatch import BatchModel
     from tailrace.policy.decision import Observation
 

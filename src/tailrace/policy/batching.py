@@ -21,7 +21,7 @@ from tailrace.units import show_duration, show_rate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
     from tailrace.model.microbatch import BatchModel
     from tailrace.policy.decision import Observation, Reading
 

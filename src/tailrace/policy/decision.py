@@ -22,8 +22,8 @@ from tailrace.profile.costs import USUAL_HAND_OVER
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace.flow import Graph
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
+    from tailrace.graph import Graph
     from tailrace.model.microbatch import BatchModel
     from tailrace.plan import Plan
     from tailrace.policy.backend import MicroBatchCosts, RealTimeCosts

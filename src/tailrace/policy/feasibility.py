@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tailrace.goals import SOURCE
+from tailrace.constraint import SOURCE
 from tailrace.policy.batching import trusted_ratio
 from tailrace.policy.decision import Impossible, known
 from tailrace.units import show_duration, show_rate

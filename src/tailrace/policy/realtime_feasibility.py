@@ -15,7 +15,7 @@ from tailrace.policy.realtime import SHORTEST_FLUSH_MS, batch_ms, boundary_of, b
 from tailrace.units import show_duration, show_rate
 
 if TYPE_CHECKING:
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
     from tailrace.model.realtime import Boundary, FlowModel
     from tailrace.policy.decision import Observation, Reading
 

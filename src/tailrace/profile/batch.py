@@ -14,7 +14,7 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from tailrace.goals import SOURCE, is_sink
+from tailrace.constraint import SOURCE, is_sink
 from tailrace.profile.calls import Calls
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments

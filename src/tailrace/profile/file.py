@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from jsonschema import Draft202012Validator
 
+from tailrace.constraint import SINK, SOURCE, is_sink
 from tailrace.errors import InputError, unwritable
-from tailrace.goals import SINK, SOURCE, is_sink
 from tailrace.outside import check_data, joined, parse_json, read_text, shown
 from tailrace.plan import Backend, Plan, chain_name
 from tailrace.profile.costs import BatchCosts, ExecutorCosts, HandOverCosts

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tailrace.goals import SOURCE, is_sink
+from tailrace.constraint import SOURCE, is_sink
 from tailrace.profile.batch import StepMeasure
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
@@ -20,7 +20,7 @@ from tailrace.profile.moments import Moments
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
     from tailrace.profile.batch import BatchMeasure
 
 

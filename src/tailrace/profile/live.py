@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tailrace.goals import SOURCE, is_sink
+from tailrace.constraint import SOURCE, is_sink
 from tailrace.profile.batch import StepMeasure
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
@@ -22,8 +22,8 @@ from tailrace.profile.moments import Moments
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tailrace.flow import Graph
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
+    from tailrace.graph import Graph
 
 SEEN_LATE_US = 1_000_000
 """How long after its end an interval still waits for reports of tasks."""

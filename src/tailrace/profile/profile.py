@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InputError
-from tailrace.flow import Graph, Step, Stream, graph
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.profile.costs import checked
 
 if TYPE_CHECKING:

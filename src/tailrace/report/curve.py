@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
     from tailrace.model.prediction import Prediction
 
 mpl.use("agg")

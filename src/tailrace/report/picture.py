@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from tailrace.goals import SINK, SOURCE
+from tailrace.constraint import SINK, SOURCE
 from tailrace.report.style import written
 from tailrace.report.terminal import label, seconds
 from tailrace.units import show_duration

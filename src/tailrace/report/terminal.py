@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tailrace.goals import SINK, SOURCE
+from tailrace.constraint import SINK, SOURCE
 from tailrace.report.blocks import bar, chart
 from tailrace.report.data import KEPT
 from tailrace.units import show_duration, show_rate

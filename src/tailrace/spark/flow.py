@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tailrace.constraint import SINK, constraint
 from tailrace.control import Mode
 from tailrace.errors import ConstraintError, InputError
-from tailrace.goals import SINK, constraint
 from tailrace.plan import Backend
 from tailrace.policy.scaling.choice import DEFAULT, scaler_of
 from tailrace.policy.scaling.sizing import Limits
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tailrace.flow import Graph
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
+    from tailrace.graph import Graph
     from tailrace.plan import Plan
     from tailrace.policy.scaling.sizing import Scaler
     from tailrace.profile.batch import BatchMeasure

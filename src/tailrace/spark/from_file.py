@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.policy.scaling.sizing import Scaler
     from tailrace.spark.run import Run
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
 
+from tailrace.constraint import SINK
 from tailrace.control import Controller, Mode
 from tailrace.control.backend import Steering
 from tailrace.control.scaling import Scaling
 from tailrace.control.switching import Switching
 from tailrace.errors import EnvironmentUnfit, InputError, TailraceError
-from tailrace.flow import OnError
-from tailrace.goals import SINK
+from tailrace.graph import OnError
 from tailrace.plan import Backend, Plan, first_plan
 from tailrace.policy.batching import first_interval_ms
 from tailrace.policy.scaling.choice import scaler_of
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tailrace.control.actions import SwitchBackend
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.policy.scaling.sizing import Limits
     from tailrace.profile.batch import BatchMeasure
     from tailrace.profile.stall import Stall

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.constraint import SINK, SOURCE
 from tailrace.errors import InputError
-from tailrace.flow import Graph, Step, Stream, graph
-from tailrace.goals import SINK, SOURCE
+from tailrace.graph import Graph, Step, Stream, graph
 from tailrace.model.keys.murmur import hash_key, partition_of
 from tailrace.model.keys.routing import (
     KeyHistogram,

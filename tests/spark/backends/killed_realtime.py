@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
 
 BATCH_MS = 500.0
 """A tenth of the default in Spark: more batch ends to be killed at."""

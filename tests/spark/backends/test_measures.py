@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
 
 pytestmark = pytest.mark.spark
 by_value(__name__)

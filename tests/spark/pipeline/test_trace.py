@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.errors import InputError, TraceError
-from tailrace.flow import Stream
+from tailrace.graph import Stream
 from tailrace.plan import first_plan
 from tailrace.spark.pipeline.step import batch_step, flat_step, step
 from tailrace.spark.pipeline.trace import splits, trace

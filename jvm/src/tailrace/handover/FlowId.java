@@ -13,7 +13,7 @@ import org.apache.spark.TaskContext;
  */
 public final class FlowId {
   /** The local property. */
-  public static final String PROPERTY = "tailrace.flow";
+  public static final String PROPERTY = "tailrace.graph";
 
   private FlowId() {}
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.constraint import SOURCE
 from tailrace.errors import InputError
-from tailrace.goals import SOURCE
 from tailrace.model.keys import pseudonyms
 from tailrace.model.keys.keytypes import REDACTED, read_key
 from tailrace.model.keys.murmur import partition_of
@@ -27,7 +27,7 @@ from tailrace.outside import MOST_TASKS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.model.keys.murmur import Kind
 
 Floats = NDArray[np.float64]

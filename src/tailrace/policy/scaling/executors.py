@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from tailrace.policy.decision import Decision
 
 if TYPE_CHECKING:
-    from tailrace.flow import Graph
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
+    from tailrace.graph import Graph
     from tailrace.model.sized import SizedBatches
     from tailrace.plan import Plan
     from tailrace.policy.decision import Observation

@@ -20,7 +20,7 @@ from tailrace.policy.scaling.waits import TaskLoad
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace.goals import Constraint
+    from tailrace.constraint import Constraint
     from tailrace.policy.decision import Observation
 
 POLICY = "tasks"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tailrace.control.actions import Change
     from tailrace.control.events import Event
     from tailrace.errors import TailraceError
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.plan import Plan
     from tailrace.profile.live import ChainReport, SinkReport
     from tailrace.profile.stall import Stall

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tailrace.constraint import SOURCE
 from tailrace.control.actions import SetExecutors, SetFlush, SetInterval, SetLifetimes
 from tailrace.control.events import BatchFinished, Idle, PoolChanged, Refused
 from tailrace.errors import EnvironmentUnfit, FlowFailed
-from tailrace.goals import SOURCE
 from tailrace.profile.batch import BatchMeasure
 from tailrace.profile.histogram import LogHistogram
 from tailrace.profile.moments import Moments
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from tailrace.control.actions import Change
     from tailrace.control.events import Event
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.plan import Plan
     from tailrace.profile.live import ChainReport, SinkReport
     from tailrace.spark.cluster.executors import Executors

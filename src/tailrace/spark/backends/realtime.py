@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from tailrace.constraint import is_sink
 from tailrace.control.actions import SetExecutors, SetLifetimes, SetPartitions
 from tailrace.control.events import TasksReported, Tick
 from tailrace.errors import InputError
-from tailrace.goals import is_sink
 from tailrace.plan import chain_name
 from tailrace.policy.realtime import SHORTEST_BATCH_MS
 from tailrace.profile.stall import Stall
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from tailrace.constraint import Constraint
     from tailrace.control.actions import Change
     from tailrace.control.events import Event
-    from tailrace.flow import Graph
-    from tailrace.goals import Constraint
+    from tailrace.graph import Graph
     from tailrace.plan import Plan
     from tailrace.profile.live import ChainReport, SinkReport
     from tailrace.spark.sinks import Sink

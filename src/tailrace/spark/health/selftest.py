@@ -13,10 +13,10 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from tailrace import load
+from tailrace.constraint import SINK
 from tailrace.control import Controller, Mode
 from tailrace.control.backend import Steering
 from tailrace.errors import EnvironmentUnfit
-from tailrace.goals import SINK
 from tailrace.plan import Backend, Plan
 from tailrace.spark.backends.base import Job
 from tailrace.spark.backends.realtime import RealTime

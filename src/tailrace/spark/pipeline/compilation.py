@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.accumulators import Accumulator
 
-    from tailrace.flow import Graph, Step
+    from tailrace.graph import Graph, Step
     from tailrace.plan import Plan
     from tailrace.spark.pipeline.step import Apply
     from tailrace.spark.worker.meter import Meters

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from tailrace.errors import InputError
-from tailrace.flow import OnError, Step
+from tailrace.graph import OnError, Step
 from tailrace.spark.pipeline.compilation import current
 from tailrace.spark.worker.chain import LAST
 from tailrace.spark.worker.keyed import KeyedOperator, StateSpec

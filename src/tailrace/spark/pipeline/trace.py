@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
+from tailrace.constraint import SINK, SOURCE
 from tailrace.errors import TraceError
-from tailrace.flow import Graph, Stream, graph
-from tailrace.goals import SINK, SOURCE
+from tailrace.graph import Graph, Stream, graph
 from tailrace.spark.pipeline.compilation import STEP_PREFIX, Compilation, refuse_reserved
 from tailrace.state.manifest import HASHED, KEYED, Layout
 
 if TYPE_CHECKING:
-    from tailrace.flow import Step
+    from tailrace.graph import Step
     from tailrace.spark.pipeline.step import Apply
 
 Pipeline = Callable[[DataFrame], DataFrame | Mapping[str, DataFrame]]

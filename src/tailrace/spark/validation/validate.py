@@ -22,8 +22,8 @@ from pyspark.sql import functions as sf
 from rich.table import Table
 
 from tailrace import load
+from tailrace.constraint import SOURCE
 from tailrace.errors import FlowFailed, InputError
-from tailrace.goals import SOURCE
 from tailrace.model.capacity import capacity
 from tailrace.model.keys.murmur import partition_of
 from tailrace.model.loads import Router
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tailrace.flow import Graph
+    from tailrace.graph import Graph
     from tailrace.profile.batch import BatchMeasure
     from tailrace.profile.profile import Profile
     from tailrace.report.data import Report

@@ -52,7 +52,7 @@ NEEDED = (
 """What a worker imports before its first record, one way or another."""
 
 _ALLOCATOR = "JE_ARROW_MALLOC_CONF"
-"""How Arrow's jemalloc is told what to do."""
+"""The variable that configures Arrow's jemalloc."""
 
 _FREEZES = 3
 """How many tasks it takes until everything is loaded; the second task still loads some code."""

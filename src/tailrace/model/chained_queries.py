@@ -20,14 +20,14 @@ from tailrace.units import finite
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tailrace.model.distribution import Distribution
     from tailrace.model.prediction import Prediction
-    from tailrace.model.spread import Spread
     from tailrace.plan import Plan
     from tailrace.profile.profile import Profile
 
 
 @dataclass(frozen=True, eq=False)
-class Relay(Latencies):
+class ChainedPrediction(Latencies):
     """What queries in a row would do together, from the arrival at the first to the last result."""
 
     predictions: tuple[Prediction, ...]
@@ -43,7 +43,7 @@ class Relay(Latencies):
         return sum(one.mean_ms for one in self.predictions)
 
     @cached_property
-    def _latency(self) -> Spread:
+    def _latency(self) -> Distribution:
         return reduce(operator.add, (one.outcome.latency for one in self.predictions))
 
     def quantile_ms(self, quantile: float) -> float:
@@ -51,7 +51,7 @@ class Relay(Latencies):
         return self._latency.quantile_ms(quantile)
 
     def as_json(self) -> dict[str, Any]:
-        """The relay as plain data."""
+        """The prediction as plain data."""
         return {
             "works": self.works,
             "mean_ms": finite(self.mean_ms, 3),
@@ -62,11 +62,11 @@ class Relay(Latencies):
         }
 
 
-def relay(
+def chain_queries(
     profiles: Sequence[Profile],
     plans: Sequence[Plan | None] = (),
     rate_per_s: float | None = None,
-) -> Relay:
+) -> ChainedPrediction:
     """Predict queries in a row, each at the rate that the one before sends.
 
     Plans that are not given are those that were measured, and so is the rate of the first.
@@ -82,4 +82,4 @@ def relay(
         found = ask(plans[number] if number < len(plans) else None, rate)
         made.append(found)
         rate = ask.loads(found.plan, found.throughput_per_s).leaving_per_s
-    return Relay(tuple(made))
+    return ChainedPrediction(tuple(made))

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tailrace.constraint import SINK, SOURCE, is_sink
 from tailrace.errors import ConstraintError, InputError, TraceError
-from tailrace.goals import SINK, SOURCE, is_sink
 
 
 class OnError(StrEnum):

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
+from tailrace.model.chained_queries import chain_queries
 from tailrace.model.predict import Predictor, predict
-from tailrace.model.relay import relay
 from tailrace.plan import Backend, Plan
 from tailrace.profile.costs import BatchCosts, HandOverCosts
 from tailrace.profile.profile import Profile, StepProfile
@@ -37,7 +37,7 @@ SECOND = replace(
 
 
 def test_each_query_gets_what_the_one_before_sends_and_latencies_add() -> None:
-    found = relay([FIRST, SECOND], rate_per_s=800.0)
+    found = chain_queries([FIRST, SECOND], rate_per_s=800.0)
     first, second = found.predictions
     assert [first.rate_per_s, second.rate_per_s] == pytest.approx([800.0, 400.0])
     assert found.mean_ms == pytest.approx(first.mean_ms + second.mean_ms)
@@ -49,7 +49,7 @@ def test_each_query_gets_what_the_one_before_sends_and_latencies_add() -> None:
 
 
 def test_the_sum_is_that_of_draws_from_both() -> None:
-    found = relay([FIRST, SECOND])
+    found = chain_queries([FIRST, SECOND])
     rng = np.random.default_rng(5)
     levels = np.linspace(0.0005, 0.9995, 1_000)
     one, two = (np.array([p.quantile_ms(level) for level in levels]) for p in found.predictions)
@@ -60,10 +60,10 @@ def test_the_sum_is_that_of_draws_from_both() -> None:
 
 def test_plans_may_be_given_and_a_query_that_cannot_keep_up_is_told() -> None:
     live = Plan(60_000.0, (("bill",),), {}, Backend.REALTIME)
-    found = relay([FIRST, SECOND], [None, live])
+    found = chain_queries([FIRST, SECOND], [None, live])
     assert found.predictions[1].plan.backend is Backend.REALTIME
     slow = replace(SECOND, steps=(StepProfile("bill", 9.0),))
-    stuck = relay([FIRST, slow])
+    stuck = chain_queries([FIRST, slow])
     assert not stuck.works
     assert stuck.as_json()["mean_ms"] is None
 
@@ -75,7 +75,7 @@ def test_what_cannot_be_in_a_row_is_said(
     profiles: list[Profile], plans: list[None], said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
-        relay(profiles, plans)
+        chain_queries(profiles, plans)
 
 
 @settings(max_examples=40, deadline=None)

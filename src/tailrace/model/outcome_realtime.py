@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tailrace.model.distribution import Distribution
 from tailrace.model.prediction import Outcome, impossible
 from tailrace.model.realtime import MOST_RECORDS, Boundary, HandOver, HandOverModel, hop
-from tailrace.model.spread import Spread
 from tailrace.model.windows import window_wait_ms
 from tailrace.plan import chain_name
 from tailrace.units import show_rate
@@ -147,9 +147,9 @@ def _tasks_of(
 
 def _parts(
     plan: Plan, loads: Loads, costs: HandOverCosts, tasks: list[_Task]
-) -> tuple[Spread, ...]:
+) -> tuple[Distribution, ...]:
     """What a record meets: the ends of the flow, each hand-over with its hop, and gaps."""
-    parts = [Spread.constant(costs.source_ms + costs.sink_ms)]
+    parts = [Distribution.constant(costs.source_ms + costs.sink_ms)]
     for number, load in enumerate(loads.stages):
         for place, chain in enumerate(load.stage.chains):
             name = chain_name(chain)
@@ -164,7 +164,11 @@ def _parts(
 
 
 def _breakdown_ms(
-    plan: Plan, loads: Loads, costs: HandOverCosts, parts: tuple[Spread, ...], tasks: list[_Task]
+    plan: Plan,
+    loads: Loads,
+    costs: HandOverCosts,
+    parts: tuple[Distribution, ...],
+    tasks: list[_Task],
 ) -> dict[str, float]:
     """The mean latency by element."""
     steps: dict[str, float] = {}
@@ -183,11 +187,11 @@ def _breakdown_ms(
     }
 
 
-def _mixed(hand_overs: list[HandOver]) -> Spread:
+def _mixed(hand_overs: list[HandOver]) -> Distribution:
     """The latency over all partitions of a chain; those that are alike are computed once."""
     live = sorted((h for h in hand_overs if h.rate_per_s > 0), key=lambda h: h.rate_per_s)
     if not live:
-        return Spread.constant(0.0)
+        return Distribution.constant(0.0)
     groups: list[list[HandOver]] = [[live[0]]]
     for hand_over in live[1:]:
         first = groups[-1][0]
@@ -198,7 +202,7 @@ def _mixed(hand_overs: list[HandOver]) -> Spread:
         else:
             groups.append([hand_over])
     spreads = [group[len(group) // 2].latency() for group in groups]
-    return Spread.mixed(spreads, [sum(h.rate_per_s for h in group) for group in groups])
+    return Distribution.mixed(spreads, [sum(h.rate_per_s for h in group) for group in groups])
 
 
 def _steps_ms(loads: Loads, load: StageLoad, tasks: list[_Task]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import ConstraintError, InputError, TraceError
-from tailrace.flow import Graph, Step, Stream, graph
+from tailrace.graph import Graph, Step, Stream, graph
 
 
 def is_one_sentence(message: str) -> bool:

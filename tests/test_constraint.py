@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.constraint import Constraint, constraint, is_sink
 from tailrace.errors import ConstraintError
-from tailrace.goals import Constraint, constraint, is_sink
 
 
 def is_one_sentence(message: str) -> bool:

@@ -17,8 +17,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from tailrace.model.batch import BatchDuration, Engine, Work
+from tailrace.model.distribution import MIDDLES, WEIGHTS, Distribution
 from tailrace.model.prediction import Outcome, impossible
-from tailrace.model.spread import MIDDLES, WEIGHTS, Spread
 from tailrace.model.windows import window_wait_ms
 from tailrace.units import show_rate
 
@@ -111,7 +111,7 @@ class Cycle:
             waiting, took_ms = per_ms * lasts_ms, took_ms + lasts_ms
         return took_ms
 
-    def latency(self, cycle_ms: float) -> tuple[Spread, Spread]:
+    def latency(self, cycle_ms: float) -> tuple[Distribution, Distribution]:
         """Wait and batch of a record, both with durations that vary by ``noise`` (lognormal)."""
         duration_ms = self.duration_ms(self.loads.rate_per_s * cycle_ms / 1e3)
         sigma = math.sqrt(math.log1p(self.costs.noise**2))
@@ -120,9 +120,9 @@ class Cycle:
         if self.interval_ms < cycle_ms:  # back to back, or late: the cycle is the batch
             cycles = durations * cycle_ms / duration_ms
         waits = np.multiply.outer(cycles, MIDDLES)
-        wait = Spread.of(waits, np.multiply.outer(cycles, WEIGHTS))
+        wait = Distribution.of(waits, np.multiply.outer(cycles, WEIGHTS))
         each = np.full_like(durations, 1 / len(durations))
-        return wait, Spread.of(durations, each)
+        return wait, Distribution.of(durations, each)
 
 
 def _work(load: StageLoad, loads: Loads) -> Work:

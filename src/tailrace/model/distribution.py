@@ -23,15 +23,15 @@ MIDDLES: Floats = (EDGES[1:] + EDGES[:-1]) / 2
 
 COARSER = 4
 COARSE_WEIGHTS: Floats = WEIGHTS.reshape(-1, COARSER).sum(axis=1)
-"""Of a sum, the part that varies less is taken in cells so many times larger."""
+"""Of a sum, the part that varies less is taken in cells larger by this factor."""
 
 
-class Spread(Latencies):
+class Distribution(Latencies):
     """How a latency is distributed: its mean in each of 128 cells of probability, rising.
 
     Cell k ends at the level ``1 - (1 - k/128)**2``, so that cells are finest where the tail is.
     Means of sums and mixtures are exact; quantiles are read between the middles of cells. Weighted
-    values are sorted into cells when somebody asks for more than their mean.
+    values are sorted into cells when more than their mean is needed.
     """
 
     __slots__ = ("_points", "_weighted")
@@ -42,7 +42,7 @@ class Spread(Latencies):
         self._weighted: tuple[Floats, Floats] = points, WEIGHTS
 
     @classmethod
-    def of(cls, values: Floats, weights: Floats) -> Spread:
+    def of(cls, values: Floats, weights: Floats) -> Distribution:
         """The spread of weighted values."""
         made = cls.__new__(cls)
         made._points, made._weighted = None, (values, weights)
@@ -56,17 +56,17 @@ class Spread(Latencies):
         return self._points
 
     @classmethod
-    def constant(cls, value_ms: float) -> Spread:
+    def constant(cls, value_ms: float) -> Distribution:
         """Every latency is the same."""
         return cls(np.full(CELLS, value_ms))
 
     @classmethod
-    def even(cls, low_ms: float, high_ms: float) -> Spread:
+    def even(cls, low_ms: float, high_ms: float) -> Distribution:
         """Every latency from low to high is as likely."""
         return cls(low_ms + (high_ms - low_ms) * MIDDLES)
 
     @classmethod
-    def mixed(cls, parts: Sequence[Spread], shares: Sequence[float]) -> Spread:
+    def mixed(cls, parts: Sequence[Distribution], shares: Sequence[float]) -> Distribution:
         """Latencies of which each part is the share that it has."""
         if len(parts) == 1:
             return parts[0]
@@ -87,18 +87,18 @@ class Spread(Latencies):
         """The latency that this share of the records does not exceed."""
         return float(np.interp(quantile, MIDDLES, self.points))
 
-    def later(self, by_ms: float) -> Spread:
+    def later(self, by_ms: float) -> Distribution:
         """The spread after a constant delay."""
-        return Spread(self.points + by_ms)
+        return Distribution(self.points + by_ms)
 
-    def __add__(self, other: Spread) -> Spread:
+    def __add__(self, other: Distribution) -> Distribution:
         """The spread of the sum of two independent latencies."""
         for one, rest in ((self, other), (other, self)):
             if one.points[0] == one.points[-1]:
                 return rest.later(float(one.points[0]))
         wide, narrow = (self, other) if self._reach > other._reach else (other, self)
         coarse = (WEIGHTS * narrow.points).reshape(-1, COARSER).sum(axis=1) / COARSE_WEIGHTS
-        return Spread.of(
+        return Distribution.of(
             np.add.outer(wide.points, coarse), np.multiply.outer(WEIGHTS, COARSE_WEIGHTS)
         )
 
