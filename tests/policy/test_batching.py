@@ -18,17 +18,15 @@ from tailrace.errors import ConstraintError
 from tailrace.graph import Graph
 from tailrace.model.microbatch import BatchModel, BatchPoint, fit, spread
 from tailrace.plan import Plan
-from tailrace.policy.batching import (
+from tailrace.policy.batching import decide, first_interval_ms, saving
+from tailrace.policy.decision import MicroBatchState, Observation, Reading, known
+from tailrace.policy.scaling.rebalance import SequenceBound
+from tests.policy.published import (
     Channel,
-    SequenceBound,
     Subtask,
     adjust_lifetimes,
-    decide,
-    first_interval_ms,
     output_batch_targets,
-    saving,
 )
-from tailrace.policy.decision import MicroBatchState, Observation, Reading, known
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,7 +16,6 @@ from tailrace.errors import ConstraintError
 from tailrace.graph import Graph
 from tailrace.model.realtime import Boundary, FlowModel, HandOver, HandOverModel
 from tailrace.plan import Backend, Plan
-from tailrace.policy.batching import Channel, SequenceBound, Subtask, adjust_lifetimes
 from tailrace.policy.decision import (
     ChainLoad,
     Decision,
@@ -27,7 +26,9 @@ from tailrace.policy.decision import (
 )
 from tailrace.policy.handover import decide, deviation, risen
 from tailrace.policy.realtime_feasibility import assess
+from tailrace.policy.scaling.rebalance import SequenceBound
 from tests.model.lifetimes import longest_lifetime_ms
+from tests.policy.published import Channel, adjust_lifetimes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -284,34 +285,6 @@ def test_a_decision_keeps_the_bound_or_says_that_it_cannot_be_kept(
 
 
 # --- the published rule ---------------------------------------------------------------------
-
-
-def unknown(name: str, wait_ms: float | None) -> ChainLoad:
-    return ChainLoad(name, 2_000, wait_ms, 5.0, steps_ms={name: 0.1})
-
-
-def test_until_costs_are_known_the_published_rule_moves_the_lifetimes() -> None:
-    goal = constraint("mean", "20 ms")
-    chains = (unknown("parse", 2.0), unknown("score", 5.0))
-    decision = decide(on(*chains, goal=goal, lifetimes_ms=(3.0, 8.0)))
-    channels = [
-        Channel("to parse", "source", "parse", 3.0, 2.0),
-        Channel("to score", "source", "score", 8.0, 5.0),
-    ]
-    subtasks = [Subtask(name, name, 0.5) for name in ("parse", "score")]
-    bound = SequenceBound(("to parse", "parse", "to score", "score"), 20.0)
-    expected = adjust_lifetimes([bound], channels, subtasks)
-    assert list(decision.plan.lifetimes_ms.values()) == [c.lifetime_ms for c in expected]
-    assert "not known yet" in decision.reason
-
-
-def test_the_published_rule_gives_a_quantile_half_of_its_bound() -> None:
-    mean, p99 = (
-        lifetimes(on(unknown("score", 0.0), goal=constraint(name, bound), lifetimes_ms=(100.0,)))
-        for name, bound in (("mean", "10 ms"), ("p99", "20 ms"))
-    )
-    assert mean == p99
-    assert p99["score"] <= 20
 
 
 def test_the_jump_lands_where_the_published_rule_arrives_after_many_intervals() -> None:

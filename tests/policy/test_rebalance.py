@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InputError
-from tailrace.policy.batching import SequenceBound
 from tailrace.policy.scaling.rebalance import (
     Budget,
+    SequenceBound,
     least_total,
     rebalance,
     resolve_bottlenecks,

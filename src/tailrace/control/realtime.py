@@ -211,7 +211,7 @@ class RealTimeLoop:
         if seen is None:
             return None
         hand_overs = known(seen.realtime)
-        models = [chain.model for chain in hand_overs.chains if chain.model]
+        models = [chain.model for chain in hand_overs.chains]
         if not models:
             return None
         whole = next((r for r in seen.readings if r.constraint.from_source), None)
@@ -264,10 +264,10 @@ class RealTimeLoop:
         return ChainLoad(
             name,
             handed.busiest / every_ms * 1e3,
-            handed.entered_ms - handed.read_ms,
-            handed.records / max(1, handed.handovers),
             max(LEAST_FIXED_MS, fixed_ms),
             USUAL_HAND_OVER.per_record_ms,
+            handed.entered_ms - handed.read_ms,
+            handed.records / max(1, handed.handovers),
             {step: work[step][1] if step in work else 0.0 for step in chain},
         )
 

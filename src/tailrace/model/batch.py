@@ -18,7 +18,7 @@ of the steps take for an Arrow batch beside its records.
 
 Predictions (``outcome_microbatch.py``) ask for it by the rates of partitions, the simulator
 (``simulator.py``) by the records that a batch has. Batching and feasibility know it as a line,
-fitted to measured batches (``microbatch.py``); :meth:`BatchDuration.line` is the line that it has by
+fitted to measured batches (``microbatch.py``); :meth:`BatchDuration.line` is the line it has by
 itself. Sizing (``sized.py``) knows it as :func:`shared_line`, the same where all tasks run at once
 and are of one size.
 """

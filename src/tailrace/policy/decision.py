@@ -57,16 +57,16 @@ class ChainLoad:
 
     ``rate_per_s`` is that of its busiest task. ``wait_ms`` is the mean time in the open batch and
     ``records`` the mean size of a batch, None when none came. ``fixed_ms`` and ``per_record_ms``
-    are the costs of handing over alone, None until they are known; ``steps_ms`` holds the time
-    that each step of the chain takes for a record.
+    are the costs of handing over alone; ``steps_ms`` holds the time that each step of the chain
+    takes for a record.
     """
 
     chain: str
     rate_per_s: float
+    fixed_ms: float
+    per_record_ms: float
     wait_ms: float | None = None
     records: float | None = None
-    fixed_ms: float | None = None
-    per_record_ms: float | None = None
     steps_ms: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -75,10 +75,8 @@ class ChainLoad:
         return math.fsum(self.steps_ms.values())
 
     @property
-    def model(self) -> HandOverModel | None:
+    def model(self) -> HandOverModel:
         """What keeps Python busy: handing over and the steps."""
-        if self.fixed_ms is None or self.per_record_ms is None:
-            return None
         return HandOverModel.of(self.fixed_ms, self.per_record_ms, self.work_ms)
 
 

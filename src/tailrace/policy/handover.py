@@ -1,9 +1,9 @@
 """Adaptive output batching at its original place: the lifetimes of hand-overs to Python.
 
 In real-time mode records reach a chain of Python steps in open batches, each with a lifetime, as
-on the channels of Lohrmann 2016, section 4.5.2. Until the costs of a hand-over are known its
-lifetime is approached by the published rule; from then on the model says what it does, so it is
-set at once, to the longest that every constraint affords and that still saves something.
+on the channels of Lohrmann 2016, section 4.5.2. There lifetimes are approached step by step. Here
+the model says what a lifetime does, so it is set at once, to the longest that every constraint
+affords and that still saves something.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tailrace.policy.batching import Channel, SequenceBound, Subtask, adjust_lifetimes
 from tailrace.policy.decision import Alternative, Decision, known
 from tailrace.policy.realtime import (
     LONGEST_FLUSH_MS,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from tailrace.model.realtime import Boundary, FlowModel
     from tailrace.plan import Plan
-    from tailrace.policy.decision import ChainLoad, Observation, Reading
+    from tailrace.policy.decision import Observation, Reading
 
 POLICY = "handover"
 
@@ -64,8 +63,6 @@ def decide(observation: Observation) -> Decision:
     if covered and all(chain.rate_per_s <= 0 for chain in covered):
         reason = "No records came, so the lifetimes stay as they are."
         return _decision(observation, now, reason)
-    if any(chain.model is None for chain in covered):
-        return _as_published(observation, readings)
     return _by_model(observation, readings)
 
 
@@ -102,7 +99,7 @@ def risen(
     readings = []
     for reading, surprise_ms in zip(observation.readings, surprises_ms, strict=True):
         value_ms = expected_ms(after, reading)
-        if reading.value_ms is None or value_ms is None or math.isinf(value_ms):
+        if reading.value_ms is None or math.isinf(value_ms):
             readings.append(reading)
         else:
             readings.append(replace(reading, value_ms=value_ms + surprise_ms))
@@ -118,54 +115,9 @@ def deviation(observation: Observation) -> float | None:
         abs(reading.value_ms / value_ms - 1)
         for reading in observation.readings
         if reading.value_ms is not None
-        and (value_ms := expected_ms(observation, reading)) is not None
-        and 0 < value_ms < math.inf
+        and 0 < (value_ms := expected_ms(observation, reading)) < math.inf
     ]
     return max(found, default=None)
-
-
-def _as_published(observation: Observation, readings: Sequence[Reading]) -> Decision:
-    """The published rule, which needs no costs (Lohrmann 2016, algorithm 3).
-
-    A hand-over is a channel; what the steps of its chain take for a batch is the latency of the
-    subtask behind it. The rule is about means. A quantile of a batch of lifetime T can wait for
-    all of T where the mean waits for half, so it is given half of its bound.
-    """
-    chains, now = known(observation.realtime).chains, _lifetimes_ms(observation)
-    channels = [_channel(chain, now[chain.chain]) for chain in chains]
-    subtasks = [
-        Subtask(chain.chain, chain.chain, chain.work_ms * (chain.records or 1.0))
-        for chain in chains
-    ]
-    sequences = [
-        SequenceBound(
-            tuple(name for chain in reading.chains for name in (_stream(chain), chain)),
-            (reading.constraint.bound_ms * (0.5 if reading.constraint.quantile else 1.0))
-            - reading.fixed_ms
-            - reading.sink_ms
-            - reading.hops * observation.plan.flush_ms / 2,
-        )
-        for reading in readings
-        if reading.chains
-    ]
-    adjusted = adjust_lifetimes(sequences, channels, subtasks)
-    lifetimes = {channel.target: channel.lifetime_ms for channel in adjusted}
-    unknown = next(chain.chain for chain in chains if chain.model is None)
-    reason = (
-        f"What a hand-over to chain '{unknown}' costs is not known yet, so lifetimes take a step "
-        f"towards the budget of the bounds: {_show_lifetimes(lifetimes)}."
-    )
-    return _decision(observation, lifetimes, reason)
-
-
-def _channel(chain: ChainLoad, lifetime_ms: float) -> Channel:
-    return Channel(
-        _stream(chain.chain), "feed", chain.chain, lifetime_ms, batch_latency_ms=chain.wait_ms
-    )
-
-
-def _stream(chain: str) -> str:
-    return f"->{chain}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +200,7 @@ def _surprise_ms(observation: Observation, reading: Reading) -> float:
     Up to half of the bound: above that it was a burst, which shorter lifetimes do not cure.
     """
     value_ms = expected_ms(observation, reading)
-    if value_ms is None or reading.value_ms is None:
+    if reading.value_ms is None:
         return 0.0
     most_ms = _MOST_SURPRISE * reading.constraint.bound_ms
     return min(max(0.0, reading.value_ms - value_ms), most_ms)
@@ -257,7 +209,6 @@ def _surprise_ms(observation: Observation, reading: Reading) -> float:
 def _demand(observation: Observation, reading: Reading, surprise_ms: float) -> _Demand:
     """The longest lifetimes of one path that keep its aims."""
     goal, flow = reading.constraint, flow_of(observation, reading)
-    assert flow is not None  # noqa: S101 - decide asks for models before it comes here
     boundary = boundary_of(observation, reading)
     at_once = flow.with_lifetimes([0.0] * len(reading.chains))
     if at_once.statistic_ms(goal.quantile, goal.every_ms, boundary) > goal.bound_ms:
@@ -282,13 +233,12 @@ def _strain(demand: _Demand) -> float:
 
 
 def _cores(observation: Observation, lifetimes_ms: Mapping[str, float]) -> float:
-    """What all hand-overs with known costs keep busy under these lifetimes."""
+    """What all hand-overs keep busy under these lifetimes."""
     return math.fsum(
         chain.rate_per_s
         / 1_000.0
         * chain.model.cpu_per_record_ms(chain.rate_per_s, lifetimes_ms[chain.chain])
         for chain in known(observation.realtime).chains
-        if chain.model is not None
     )
 
 
@@ -303,7 +253,7 @@ def _reason(
     chains = [known(observation.realtime).chain(name) for name in tightest.reading.chains]
     busiest = max(chains, key=lambda c: c.rate_per_s, default=None)
     cost = "The path has no hand-over; "
-    if busiest is not None and busiest.model is not None:
+    if busiest is not None:
         cost = (
             f"At {show_rate(busiest.rate_per_s)} a hand-over costs "
             f"{show_duration(busiest.model.fixed_ms)} + "

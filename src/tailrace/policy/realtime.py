@@ -29,18 +29,15 @@ def bounded(observation: Observation) -> tuple[Reading, ...]:
     return tuple(reading for reading in observation.readings if reading.chains or reading.hops)
 
 
-def flow_of(observation: Observation, reading: Reading) -> FlowModel | None:
-    """The path of a constraint under the present waits; None when a cost is not known."""
-    hand_overs, plan = [], observation.plan
-    for chain in (known(observation.realtime).chain(name) for name in reading.chains):
-        model = chain.model
-        if model is None:
-            return None
-        lifetime_ms = plan.lifetimes_ms.get(chain.chain, 0.0)
-        hand_overs.append(HandOver(model, chain.rate_per_s, lifetime_ms))
-    return FlowModel(
-        tuple(hand_overs), reading.hops, plan.flush_ms, reading.fixed_ms, reading.sink_ms
+def flow_of(observation: Observation, reading: Reading) -> FlowModel:
+    """The path of a constraint under the present waits."""
+    plan = observation.plan
+    chains = (known(observation.realtime).chain(name) for name in reading.chains)
+    hand_overs = tuple(
+        HandOver(chain.model, chain.rate_per_s, plan.lifetimes_ms.get(chain.chain, 0.0))
+        for chain in chains
     )
+    return FlowModel(hand_overs, reading.hops, plan.flush_ms, reading.fixed_ms, reading.sink_ms)
 
 
 def boundary_of(observation: Observation, reading: Reading) -> Boundary | None:
@@ -51,9 +48,7 @@ def boundary_of(observation: Observation, reading: Reading) -> Boundary | None:
     return Boundary(gap_ms, observation.plan.interval_ms)
 
 
-def expected_ms(observation: Observation, reading: Reading) -> float | None:
-    """What a constraint should measure under the present waits; None when costs are missing."""
+def expected_ms(observation: Observation, reading: Reading) -> float:
+    """What a constraint should measure under the present waits."""
     goal, flow = reading.constraint, flow_of(observation, reading)
-    if flow is None:
-        return None
     return flow.statistic_ms(goal.quantile, goal.every_ms, boundary_of(observation, reading))

@@ -35,7 +35,7 @@ def assess(observation: Observation) -> tuple[Impossible, ...]:
     hand_overs, readings = known(observation.realtime), bounded(observation)
     covered = [hand_overs.chain(name) for reading in readings for name in reading.chains]
     silent = bool(covered) and all(chain.rate_per_s <= 0 for chain in covered)
-    if not readings or silent or any(chain.model is None for chain in covered):
+    if not readings or silent:
         return ()
     waits = replace(
         observation.plan,
@@ -51,7 +51,6 @@ def assess(observation: Observation) -> tuple[Impossible, ...]:
 def _impossible(observation: Observation, reading: Reading) -> Impossible | None:
     goal = reading.constraint
     flow = flow_of(observation, reading)
-    assert flow is not None  # noqa: S101 - assess judges nothing while a model is missing
     best_ms = flow.statistic_ms(goal.quantile, goal.every_ms)
     if math.isinf(best_ms):
         return _overloaded(observation, reading)
@@ -67,15 +66,13 @@ def _impossible(observation: Observation, reading: Reading) -> Impossible | None
 def _overloaded(observation: Observation, reading: Reading) -> Impossible:
     """A chain whose task cannot keep up at all."""
     chains = map(known(observation.realtime).chain, reading.chains)
-    found = [(chain, chain.model) for chain in chains]
-    modelled = [(chain, model) for chain, model in found if model is not None]
-    chain, model = max(modelled, key=lambda pair: pair[0].rate_per_s / pair[1].highest_rate_per_s)
-    most = show_rate(model.highest_rate_per_s)
+    chain = max(chains, key=lambda chain: chain.rate_per_s / chain.model.highest_rate_per_s)
+    most = show_rate(chain.model.highest_rate_per_s)
     element = max(chain.steps_ms, key=chain.steps_ms.__getitem__, default=HAND_OVER)
-    if chain.work_ms < (chain.per_record_ms or 0.0):
+    if chain.work_ms < chain.per_record_ms:
         element = HAND_OVER
     blame = "handing over" if element == HAND_OVER else f"step '{element}'"
-    tasks = math.ceil(chain.rate_per_s / model.highest_rate_per_s / 0.9)
+    tasks = math.ceil(chain.rate_per_s / chain.model.highest_rate_per_s / 0.9)
     reason = (
         f"A task of chain '{chain.chain}' gets {show_rate(chain.rate_per_s)} and can take less "
         f"than {most}, mostly because of {blame}, so its backlog grows without end."

@@ -28,8 +28,15 @@ from tailrace.units import show_duration
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tailrace.policy.batching import SequenceBound
     from tailrace.policy.scaling.sharing import Path
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBound:
+    """A bound on the mean latency over steps, named in order."""
+
+    elements: tuple[str, ...]
+    bound_ms: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tailrace.plan import chain_name
-from tailrace.policy.batching import SequenceBound
 from tailrace.policy.decision import Alternative, Decision, known
-from tailrace.policy.scaling.rebalance import scale_reactively
+from tailrace.policy.scaling.rebalance import SequenceBound, scale_reactively
 from tailrace.policy.scaling.waits import TaskLoad
 
 if TYPE_CHECKING:
