@@ -68,8 +68,8 @@ class Flow:
         executors: the least and the most executors that the flow may run on, on a cluster whose
             session ``tailrace.session(executors=...)`` built; without it their number is left
             alone. Steps with a ``scale`` get as many partitions as tasks run at once.
-        scaler: what decides their number: ``predictive`` (the default), ``reactive``, one of the
-            rivals by name, or any ``Scaler``.
+        scaler: what decides their number: ``predictive`` (the default), ``reactive``, or any
+            ``Scaler``.
         recovery: in real-time mode, how much of the input the flow may have to repeat after a
             crash: the length of a real-time batch.
         redact: keep the contents of records out of errors, logs, reports and profiles: an error
