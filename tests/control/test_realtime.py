@@ -116,6 +116,16 @@ def test_a_clock_that_is_set_back_stops_no_decision() -> None:
     assert max(record.rate_per_s for record in history) <= 2 * STEADY.rate
 
 
+def test_the_report_counts_records_that_a_task_reports_only_when_it_ends() -> None:
+    controller = let_flow(controlled(GOAL), 5)
+    controller.handle(Tick(START_US + 20 * SECOND_US))
+    _, chain = STEADY.second(20)
+    controller.handle(TasksReported(replace(chain, records=17)))
+    controller.handle(Ended())
+    report = report_of("late", controller.log, Usage(20.0, 20.0, 1.0), warm_up_ms=0.0)
+    assert report.records == 5_017
+
+
 def test_intervals_are_remembered_with_all_that_was_said_of_them() -> None:
     log = let_flow(controlled(GOAL), 5).log
     assert [record.records for record in log.history] == [1_000] * 5

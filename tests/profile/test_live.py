@@ -183,6 +183,40 @@ def test_what_chains_did_after_the_last_was_seen_counts_with_it() -> None:
     assert closed.records == 7
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.booleans(), st.floats(0, 9), st.integers(0, 9)), max_size=20),
+    st.lists(st.floats(0, 12), max_size=6),
+)
+def test_every_record_that_entered_counts_once_whether_or_not_it_was_seen(
+    said: list[tuple[bool, float, int]], asked: list[float]
+) -> None:
+    """In an interval, or among those that have none."""
+    made = intervals()
+    closed: list[LiveInterval] = []
+    looks = sorted(asked)
+    for is_sink, at_s, records in sorted(said, key=lambda each: each[1]):
+        while looks and looks[0] <= at_s:
+            closed += made.complete(after(looks.pop(0)))
+        if is_sink:
+            made.add(sink_report(at_s, [1.0]))
+        else:
+            made.add(chain_report("a+b", at_s, records, (0, 1, 2, 3)))
+    closed += made.flush()
+    entered = sum(records for is_sink, _, records in said if not is_sink)
+    assert sum(interval.records for interval in closed) + made.unplaced_records == entered
+
+
+def test_the_last_records_before_an_idle_time_are_reported_when_the_task_ends() -> None:
+    made = intervals()
+    made.add(chain_report("a+b", 0.4, 4, (0, 1, 2, 3)))
+    made.add(sink_report(0.5, [1.0] * 7))
+    (closed,) = made.complete(after(5 + LATE_S))
+    made.add(chain_report("a+b", 5.5, 3, (0, 1, 2, 3)))
+    assert made.flush() == ()
+    assert (closed.records, made.unplaced_records) == (4, 3)
+
+
 def test_the_longest_gap_of_an_interval_is_the_one_that_counts() -> None:
     made = intervals()
     made.add(sink_report(0.5, [1.0]))

@@ -88,7 +88,7 @@ class Judge(Generic[AnySpan, AnyCollector]):
             self._tracks[goal.every_ms].constraints.append(goal)
 
     def collectors(self) -> list[AnyCollector]:
-        """All that measurements are to be added to."""
+        """All that measurements are to be added to; first, what ends where plans may change."""
         return [self._adjustment, *(track.intervals for track in self._tracks.values())]
 
     def close(self, ended: Callable[[AnyCollector], tuple[AnySpan, ...]]) -> tuple[AnySpan, ...]:

@@ -128,7 +128,7 @@ class Log:
     """Everything that the report shows of a run; it outlives a change of backend.
 
     ``origin_us`` is when the first interval begins. ``older`` holds the latencies of intervals
-    whose own distribution has been let go.
+    whose own distribution has been let go. ``unplaced_records`` entered, but count in no interval.
     """
 
     constraints: tuple[Constraint, ...]
@@ -141,6 +141,7 @@ class Log:
     decisions: list[DecisionRecord] = field(default_factory=list)
     impossible: tuple[Impossible, ...] = ()
     batches: int = 0
+    unplaced_records: int = 0
     saving: Saving = Saving()
     model: BatchModel | None = None
     scaling: ScalingRecord | None = None

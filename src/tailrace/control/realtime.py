@@ -108,6 +108,7 @@ class RealTimeLoop:
     def finish(self) -> None:
         """Judge what is left when nothing more will come. Cut short, it decides nothing."""
         self._judge.finish(self.plan, self._slots)
+        self.log.unplaced_records += self._judge.collectors()[0].unplaced_records
 
     def take_back(self, *changes: Change, why: str) -> None:
         """Undo what was decided last and cannot be done."""

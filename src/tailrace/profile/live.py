@@ -119,7 +119,7 @@ class LiveInterval:
         firsts = {s.target for s in self.graph.streams_from(SOURCE)}
         if firsts.isdisjoint(self.graph.names):
             return int(self.latency_ms.count)
-        return sum(s.records for s in self.chain_reports if s.chain.split("+")[0] in firsts)
+        return _entered(self.graph, self.chain_reports)
 
     @property
     def batches(self) -> int:
@@ -227,6 +227,12 @@ class LiveInterval:
         return step.entered_ms if entering else step.left_ms
 
 
+def _entered(graph: Graph, reports: Iterable[ChainReport]) -> int:
+    """The records that the first chains after the source received."""
+    firsts = {s.target for s in graph.streams_from(SOURCE)}
+    return sum(report.records for report in reports if report.chain.split("+")[0] in firsts)
+
+
 def _together(parts: list[StepMeasure]) -> StepMeasure:
     """What a step did, by several reports of its chain.
 
@@ -254,7 +260,8 @@ class LiveIntervals:
     count in the oldest interval that is still open. If nothing was seen at the end of the flow in
     an interval, it is left out, as there is no latency to judge. At the start and at the end of a
     run, the work of chains in such an interval counts in the neighbouring one, so that no record
-    that was seen is missing.
+    that was seen is missing. ``unplaced_records`` entered and count in no interval, such as the
+    last ones before an idle time, which a task reports when it ends.
     """
 
     def __init__(self, graph: Graph, every_ms: float, origin_us: int) -> None:
@@ -265,6 +272,7 @@ class LiveIntervals:
         self._oldest = 0
         self._begun = False
         self._open: defaultdict[int, _Open] = defaultdict(_Open)
+        self.unplaced_records = 0
 
     def add(self, said: SinkReport | ChainReport) -> None:
         """Add a task's report, by the middle of the time that it covers."""
@@ -291,7 +299,11 @@ class LiveIntervals:
         for index in sorted(self._open):
             if seen is not None and index > seen:
                 self._open[seen].chain_reports += self._open.pop(index).chain_reports
-        return self._close(max(self._open, default=self._oldest - 1) + 1)
+        closed = self._close(max(self._open, default=self._oldest - 1) + 1)
+        for never_seen in self._open.values():
+            self.unplaced_records += _entered(self._graph, never_seen.chain_reports)
+        self._open.clear()
+        return closed
 
     def _place(self, at_us: float) -> int:
         return math.floor((at_us - self._origin_us) / (self.every_ms * 1e3))
@@ -315,7 +327,11 @@ class LiveIntervals:
                     LiveInterval(self._graph, start_us, self.every_ms, *parts, found.gap_ms)
                 )
                 self._begun = True
-            elif not self._begun and (index + 1 in self._open or index + 1 == before):
-                fresh = [s for s in found.chain_reports if self._place_of(s) >= index]
+                continue
+            left = found.chain_reports
+            if not self._begun and (index + 1 in self._open or index + 1 == before):
+                fresh = [s for s in left if self._place_of(s) >= index]
                 self._open[index + 1].chain_reports += fresh
+                left = [s for s in left if self._place_of(s) < index]
+            self.unplaced_records += _entered(self._graph, left)
         return tuple(closed)

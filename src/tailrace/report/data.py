@@ -218,7 +218,7 @@ def report_of(
             "failure": None if failure is None else str(failure),
             "warm_up_s": warm_up_ms / 1e3,
             "fulfilled_share": _share(counted),
-            "records": sum(record.records for record in log.history),
+            "records": sum(record.records for record in log.history) + log.unplaced_records,
             "batches": log.batches,
             "latency_ms": _latency(warm, log.older),
             "core_seconds": round(usage.core_seconds, 2),
