@@ -79,7 +79,7 @@ class Work:
     call_ms: float = 0.0
 
     def times(self, factor: float) -> Work:
-        """So many times the work."""
+        """The work times a factor."""
         return Work(self.records * factor, self.chain_ms * factor, self.call_ms)
 
     def of(self, partitions: Sequence[int]) -> Work:
@@ -114,7 +114,7 @@ class TaskTimes:
 
     @classmethod
     def of(cls, work: Work, engine: Engine, cores: float) -> TaskTimes:
-        """The times of tasks that have so many cores each."""
+        """The times of tasks with ``cores`` each."""
         chains = len(work.chain_ms)
         batches = np.maximum(1.0, np.ceil(work.records / engine.arrow_records * (1 - _ALIKE)))
         ahead_ms = chains * (engine.costs.per_record_ms * work.records + engine.per_chain_ms)
@@ -167,7 +167,7 @@ class BatchDuration:
         return self.fixed_ms + math.fsum(stage.duration_ms(records) for stage in self.stages)
 
     def line(self, records: float) -> BatchModel:
-        """The batch model ``D(n) = a + c*n`` through batches of so many records and twice as many.
+        """The batch model ``D(n) = a + c*n`` through batches of ``records`` and of twice as many.
 
         As long as no task gets more than one Arrow batch D is a line, and this is it. Beyond that
         calls come in steps, and chains of one task begin to overlap. It is exact at both sizes; and

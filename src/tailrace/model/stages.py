@@ -68,7 +68,7 @@ def schedule(
 ) -> tuple[Floats, float]:
     """When each task starts, taken in order by the slot that is free first, and the last end.
 
-    So many slots more are free from ``joined_ms`` on.
+    ``joining`` more slots are free from ``joined_ms`` on.
     """
     if len(task_ms) <= slots:
         return np.zeros(len(task_ms)), float(task_ms.max())

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 WARM_UP_STEPS: Final = 2
-"""So many steps are only watched."""
+"""For this many steps the load is only watched."""
 
 _LOG: Final = 100
 _STEADY: Final = 0.2

@@ -121,7 +121,7 @@ def _bloc(
 def _reached(
     blocs: Sequence[_Bloc], extra: int, leeway: float, spent: Floats
 ) -> tuple[int, ...] | None:
-    """So many tasks given out to blocs that every path keeps its budget; None if in no way.
+    """Tasks given out to blocs so that every path keeps its budget; None if there is no way.
 
     The excesses of a solution add up to no more than the leeway, the distance of its total from
     the bound. That leaves few numbers to each bloc, and all are looked at, bloc by bloc; the last,
