@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JAR := src/tailrace/spark/tailrace.jar
 
-.PHONY: setup demo wheel test test-spark test-rest check bench bench-predict bench-scale chaos nightly elastic kafka soak lock clean
+.PHONY: setup demo wheel test test-spark test-rest test-alone check bench bench-predict bench-scale chaos nightly elastic kafka soak lock clean
 
 setup: .venv/ready $(JAR)
 
@@ -28,12 +28,17 @@ wheel: setup
 # Two halves at once: what shares one Spark session mostly waits; the rest gives way to it.
 test: setup
 	$(MAKE) --no-print-directory --jobs=2 test-spark test-rest
+	$(MAKE) --no-print-directory test-alone
 
 test-spark: setup
-	$(BIN)/pytest -q -m 'spark and not apart and not nightly' tests/spark tests/chaos
+	$(BIN)/pytest -q -m 'spark and not apart and not alone and not nightly' tests/spark tests/chaos
 
 test-rest: setup
-	nice -n 10 $(BIN)/pytest -q -m '(not spark or apart) and not nightly' -o cache_dir=.pytest_cache/rest
+	nice -n 10 $(BIN)/pytest -q -m '(not spark or apart) and not alone and not nightly' -o cache_dir=.pytest_cache/rest
+
+# What other work on the machine would change.
+test-alone: setup
+	$(BIN)/pytest -q -m 'alone and not nightly' tests/spark
 
 check: setup
 	$(BIN)/ruff check .

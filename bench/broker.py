@@ -61,10 +61,7 @@ class Broker:
         self._jars = broker_jars(library)
         self._heap_mb = heap_mb
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        if directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="tailrace-kafka-")
-            directory = Path(self._temporary.name)
-        self._directory = directory.resolve()
+        self._chosen = None if directory is None else directory.resolve()
         free = free_ports()
         self._port = next(free) if port is None else port
         self._control_port = next(other for other in free if other != self._port)
@@ -90,8 +87,7 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         """Stop, and leave nothing behind."""
         self.stop()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        self._clean_up()
 
     def start(self) -> None:
         """Start it, on any existing data, and wait until it answers."""
@@ -109,6 +105,7 @@ class Broker:
             self._await_answer(time.monotonic() + PATIENCE_S)
         except BaseException:
             self.kill()
+            self._clean_up()
             raise
 
     def stop(self) -> None:
@@ -152,7 +149,22 @@ class Broker:
         while not self._has_leaders(admin, name, partitions):
             self._still_alive(deadline)
 
+    def _clean_up(self) -> None:
+        """Remove the temporary directory, if there is one."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
     # --- how -------------------------------------------------------------------------------
+
+    @property
+    def _directory(self) -> Path:
+        """Where it keeps everything; a temporary directory is made when it is first needed."""
+        if self._chosen is not None:
+            return self._chosen
+        if self._temporary is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="tailrace-kafka-")
+        return Path(self._temporary.name).resolve()
 
     @property
     def _log(self) -> Path:
@@ -307,10 +319,6 @@ def main() -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def _is_open(port: int) -> bool:
     """Whether a server listens on a port of this machine."""
     try:
@@ -318,3 +326,7 @@ def _is_open(port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

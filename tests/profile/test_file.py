@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from tailrace.errors import InputError
 from tailrace.plan import Backend, Plan
-from tailrace.profile.costs import BatchCosts, HandOverCosts
+from tailrace.profile.costs import BatchCosts, ExecutorCosts, HandOverCosts
 from tailrace.profile.file import as_json, from_json, load, save, schema
 from tailrace.profile.profile import Latency, Origin, Profile, StepProfile
 
@@ -85,6 +85,7 @@ def profiles(draw: st.DrawFn) -> Profile:
         draw(st.none() | st.builds(Latency, amounts, amounts, amounts, amounts)),
         draw(st.none() | st.builds(BatchCosts, *[amounts] * 6)),
         draw(st.none() | st.builds(HandOverCosts, *[amounts] * 6)),
+        draw(st.none() | st.builds(ExecutorCosts, amounts, amounts)),
         draw(st.sampled_from(Origin)),
     )
 
@@ -224,7 +225,7 @@ def test_the_schema_is_one_and_describes_every_field() -> None:
     whole = schema()
     Draft202012Validator.check_schema(whole)
     found = list(described(whole))
-    assert len(found) == 54
+    assert len(found) == 58
     for name, rules in found:
         kind = rules.get("$ref", "").removeprefix("#/$defs/")
         text = rules.get("description") or whole["$defs"][kind]["description"]

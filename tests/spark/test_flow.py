@@ -229,6 +229,22 @@ def test_two_outputs_share_one_reading_and_both_are_complete(spark: SparkSession
     assert spark._jsparkSession.sharedState().cacheManager().isEmpty()
 
 
+def test_a_batch_that_fails_leaves_nothing_cached(spark: SparkSession) -> None:
+    def pipeline(records: DataFrame) -> dict[str, DataFrame]:
+        first = records.transform(step("a", lambda row: (row.seq, row.seq * 2), PAIR))
+        return {"all": first, "odd": first.where("seq % 2 = 1")}
+
+    def fails(_frame: DataFrame, _batch: int) -> None:
+        raise ValueError("no room")
+
+    flow = observed(pipeline, {"all": sinks.memory(), "odd": sinks.call(fails)})
+    with Running(spark, flow) as running:
+        until(lambda: running.run.wait(0.1), "the failure")
+        with pytest.raises(FlowFailed, match="no room"):
+            running.run.stop()
+    assert spark._jsparkSession.sharedState().cacheManager().isEmpty()
+
+
 def test_a_step_that_two_branches_read_runs_once_and_counts_once(spark: SparkSession) -> None:
     def pipeline(records: DataFrame) -> DataFrame:
         def picky(row: Any) -> int:

@@ -238,6 +238,7 @@ def test_a_longer_lifetime_reaches_running_tasks_without_a_restart(spark: SparkS
     assert {s.batch for s in heard} == {0}
 
 
+@pytest.mark.alone
 def test_a_step_that_one_task_cannot_carry_gets_more_of_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:

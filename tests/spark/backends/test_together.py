@@ -126,6 +126,7 @@ def test_flows_whose_steps_have_the_same_names_have_lifetimes_of_their_own(
         assert patient.per_hand_over(6) > 4 * hasty.per_hand_over()
 
 
+@pytest.mark.alone
 def test_flows_of_one_session_have_flush_intervals_of_their_own(spark: SparkSession) -> None:
     chains, partitions = (("a",), ("b",)), {"b": 1}
     quick = plan_on("realtime", chains, partitions)

@@ -243,7 +243,10 @@ def test_an_archive_that_others_may_have_written_is_neither_used_nor_made(
         f"Executors start without the class archive, because {which} can be written by others."
         for which in (place, place.parent)
     ]
-    with pytest.raises(EnvironmentUnfit, match=r"can be written by others\): .* --no-archive\.$"):
+    with pytest.raises(
+        EnvironmentUnfit,
+        match=r"can be written by others\): .*\(--no-archive .*\)\.$",
+    ):
         archive.ensure()
 
 
@@ -254,7 +257,10 @@ def test_a_folder_of_settings_that_keeps_java_from_making_an_archive_is_named(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     (tmp_path / "spark-defaults.conf").touch()
-    with pytest.raises(EnvironmentUnfit, match=r"SPARK_CONF_DIR names .*\): .* is --no-archive\.$"):
+    with pytest.raises(
+        EnvironmentUnfit,
+        match=r"SPARK_CONF_DIR names .*\): .*\(--no-archive .*\)\.$",
+    ):
         archive.ensure()
 
 
@@ -283,7 +289,10 @@ def test_a_cache_that_cannot_be_written_is_said_in_one_sentence(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(EnvironmentUnfit, match=r"\(Not a directory: .*\): .* is --no-archive\.$"):
+    with pytest.raises(
+        EnvironmentUnfit,
+        match=r"\(Not a directory: .*\): .*\(--no-archive .*\)\.$",
+    ):
         archive.ensure()
 
 

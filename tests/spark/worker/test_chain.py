@@ -493,5 +493,5 @@ def test_keys_of_several_columns_are_counted_together_and_fall_where_spark_puts_
 
 def test_a_key_with_too_few_columns_is_refused() -> None:
     step = StepProfile("s", 1.0, keyed_by=("a", "b"), key_type="string;int", keys={"a": 1.0})
-    with pytest.raises(InputError, match="no key of 2 columns"):
+    with pytest.raises(InputError, match="not a key of 2 columns"):
         histogram_of(step)

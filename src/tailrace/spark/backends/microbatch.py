@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import math
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from py4j.protocol import Py4JError
 
 from tailrace.constraint import SOURCE
 from tailrace.control.actions import SetExecutors, SetFlush, SetInterval, SetLifetimes
@@ -271,10 +273,23 @@ class MicroBatch(SparkBackend):
             self._phases.end()
 
     def _run(self, frame: DataFrame, batch_id: int, handed_us: int) -> None:
-        times, generation = _Times(self._cut_us(handed_us), handed_us), self._generation
+        times = _Times(self._cut_us(handed_us), handed_us)
         self._probe.begin(handed_us)
         arrivals.taken(self._meters)
         shared: list[DataFrame] = []
+        try:
+            meters = self._compute_and_publish(frame, batch_id, times, shared)
+        finally:
+            for cached in shared:
+                with suppress(Py4JError, OSError):  # a JVM that is gone holds nothing
+                    cached.unpersist()
+        self._learn(batch_id, times, meters)
+
+    def _compute_and_publish(
+        self, frame: DataFrame, batch_id: int, times: _Times, shared: list[DataFrame]
+    ) -> Meters:
+        """Have every sink compute the batch, then publish it; returns what steps measured."""
+        generation = self._generation
         outputs = self._shared_outputs(frame, shared) if self._by_batch else {}
         times.submitted_us = now_us()
         publish = []
@@ -292,9 +307,7 @@ class MicroBatch(SparkBackend):
             act()
         self._phases.end()
         times.ended_us = now_us()
-        for cached in shared:
-            cached.unpersist()
-        self._learn(batch_id, times, meters)
+        return meters
 
     def _cut_us(self, handed_us: int) -> int:
         """When the batch was cut. For a query's first batch only its hand-over is known."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import subprocess
 import threading
+import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -110,6 +112,7 @@ def launched(settings: Mapping[str, str]) -> Iterator[None]:
     try:
         _launch(SparkConf().setAll(shown), *relays)
     except PySparkException as error:
+        _close_pipe(error)
         said = "\n".join(relay.last_words() for relay in reversed(relays))
         _LOG.debug("Java said before it ended:\n%s", masked(said))
         raise EnvironmentUnfit(
@@ -135,6 +138,15 @@ def _launch(conf: SparkConf, out: _Relay, err: _Relay) -> None:
         out.started()
         err.started()
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+def _close_pipe(error: PySparkException) -> None:
+    """Close the pipe to a JVM that did not start: PySpark forgets it in a local variable."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        process = frame.f_locals.get("proc")
+        if isinstance(process, subprocess.Popen) and process.stdin is not None:
+            process.stdin.close()
+            process.wait()
 
 
 def why_ended(said: str) -> str:
