@@ -45,7 +45,8 @@ class Machine:
     def __init__(self, path: Path) -> None:
         """Link what a checkout has; what runs leave stays here."""
         self.path = path
-        for name in ("Makefile", "pyproject.toml", "requirements", "examples", "jvm", "src"):
+        here = ("Makefile", "pyproject.toml", "requirements", "bench", "examples", "jvm", "src")
+        for name in here:
             (path / name).symlink_to(ROOT / name)
         (path / ".venv").symlink_to(sys.prefix)
         port = next(free_ports())
