@@ -25,7 +25,7 @@ from tailrace.control.backend import Steering
 from tailrace.control.events import BatchFinished, Ended, Refused, Started
 from tailrace.control.simulated import SimulatedBackend
 from tailrace.control.switching import Switching
-from tailrace.errors import InputError
+from tailrace.errors import ConstraintError, InputError
 from tailrace.graph import Step, Stream, graph
 from tailrace.load import Constant, generate
 from tailrace.model.simulator import Plant, StepCost
@@ -41,6 +41,11 @@ FLOW = graph((Step("work", "x int"),), (Stream(SOURCE, "work"), Stream("work", S
 PLANT = Plant(planning_ms=40.0, sink_ms=20.0, steps={"work": StepCost(0.1)})
 GOAL = Constraint(600.0)
 LOAD = generate(Constant(500, "60 s"), seed=1)
+
+
+def test_a_path_that_the_flow_does_not_have_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ConstraintError, match="There is no step 'wrok'"):
+        Controller(FLOW, (Constraint(600.0, path=("source", "wrok")),))
 
 
 def batches() -> Any:

@@ -86,10 +86,12 @@ def test_an_unknown_step_in_a_path_is_named_beside_the_known_ones(
         through(SEQ.format("parse"), SEQ.format("score")),
         more="flow.keep(mean='1 s', path=('parse', 'scoer'))",
     )
+    before = set(threading.enumerate())
     said = tailrace("run", target, *ENDLESS).last_sentence(USAGE)
     assert said == (
         "There is no step 'scoer' on this flow: a path can name source, parse, score, sink."
     )
+    assert not [t for t in set(threading.enumerate()) - before if t.name.startswith("tailrace")]
 
 
 @pytest.mark.parametrize("schema", ["seq", "seq lnog", "", "long", "seq long,, n long", "a b c d"])

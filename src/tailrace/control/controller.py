@@ -53,6 +53,8 @@ class Controller:
         ``recovery_ms`` is how much of the input real-time mode may repeat after a crash, and
         ``most_records`` the most that the source gives a batch, if known.
         """
+        for goal in constraints:
+            graph.path(goal.path)  # refuses one that the graph does not have
         self.graph = graph
         self.mode = mode
         self.log = Log(constraints, interval_ms, mode)

@@ -152,7 +152,11 @@ class SparkBackend(ABC):
     def start(self) -> None:
         """Start the query; it runs in the background from here on."""
         slots = self.job.spark.sparkContext.defaultParallelism
-        self._tell(Started(self.plan, now_us(), slots, self._other_tasks))
+        try:
+            self._tell(Started(self.plan, now_us(), slots, self._other_tasks))
+        except BaseException:
+            self._release()
+            raise
         try:
             self._start_query()
             self._thread.start()
