@@ -54,6 +54,14 @@ def test_the_summary_fits_a_screen_of_a_hundred_columns(controlled: Report, plai
     assert not any("…" in line for line in lines)
 
 
+def test_no_terminal_obeys_the_name_of_a_flow(controlled: Report) -> None:
+    def rename(data: dict[str, Any]) -> None:
+        data["flow"] = "\x1b]0;title"
+        data["notes"] = ["of '\x1b]0;title'"]
+
+    assert "\x1b]0;" not in shown(summary(changed(controlled, rename)))
+
+
 def test_every_constraint_stands_with_its_share_and_the_intervals_that_it_rests_on(
     controlled: Report,
 ) -> None:

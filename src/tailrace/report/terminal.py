@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tailrace.constraint import SINK, SOURCE
+from tailrace.outside import printable
 from tailrace.report.blocks import bar, chart
 from tailrace.report.data import KEPT
 from tailrace.units import show_duration, show_rate
@@ -81,7 +82,7 @@ def summary(report: Report, baseline: Report | None = None) -> RenderableType:
     if data["decisions"]:
         parts.append(_decisions(report, DECISIONS, full=True))
     parts.append(_cost(data))
-    parts.extend(Text(f"Note: {note}", style="dim") for note in data["notes"])
+    parts.extend(Text(f"Note: {printable(note)}", style="dim") for note in data["notes"])
     return Group(*parts)
 
 
@@ -119,7 +120,7 @@ class LiveView:
 def _header(data: Data) -> Text:
     said = f"   {data['mode']}   {data['elapsed_s']:.0f} s   {data['records']:,} records"
     failed = "   failed" if data["failure"] is not None else ""
-    return Text.assemble((data["flow"], "bold"), (said, "dim"), (failed, "bold red"))
+    return Text.assemble((printable(data["flow"]), "bold"), (said, "dim"), (failed, "bold red"))
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -184,7 +184,8 @@ def _coverages(trial: Trial) -> tuple[float | None, float | None]:
     if (~np.isnan(known)).sum() < 10 or np.isnan(later).all():
         return None, None
     bands = bands_of(Trial(known, trial.unit[:half], trial.echo, trial.stride))
-    later = later / np.where(bands.deviation > 0, bands.deviation, 1e-300)
+    with np.errstate(over="ignore"):  # beyond any band, and so outside of it
+        later = later / np.where(bands.deviation > 0, bands.deviation, 1e-300)
     later = later[~np.isnan(later)]
 
     def within(level: float) -> float:
