@@ -43,7 +43,7 @@ def plan_after(controller: Controller, event: Event) -> Plan:
 
 
 def loop_of(controller: Controller) -> RealTimeLoop:
-    """The loop of a controller in real-time mode, for what only backends are told."""
+    """The loop of a controller in real-time mode, for what only backends hear."""
     assert isinstance(controller._loop, RealTimeLoop)
     return controller._loop
 

@@ -145,7 +145,7 @@ class Chosen(Switching):
 def test_a_backend_is_chosen_after_every_interval_also_when_the_oldest_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A log holds so many intervals; its length told of no new one after a day."""
+    """A log holds a limited number of intervals, so its length showed no new one after a day."""
     monkeypatch.setattr(judge, "REMEMBERED", 2)
     switching = Chosen(Backend.MICROBATCH)
     controller = started(Controller(FLOW, (GOAL,), switching=switching), first_plan(FLOW, 200.0, 2))

@@ -32,7 +32,7 @@ ROUNDED_MS = 0.002
 """A simulated batch has three times, in whole microseconds: each is off by half of one."""
 
 RATE_PER_S = 1_000.0
-"""Any will do: what a batch of so many records takes does not depend on how fast they came."""
+"""Any rate works: how long a batch takes does not depend on how fast its records came."""
 
 
 @dataclass(frozen=True)

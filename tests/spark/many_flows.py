@@ -154,7 +154,7 @@ def held(spark: SparkSession) -> dict[str, Any]:
 
 
 def story(spark: SparkSession, directory: Path, flows: int) -> dict[str, Any]:
-    """Start so many flows, let them do their work and stop them; what was seen."""
+    """Start ``flows`` flows, let them work and stop them; returns what was seen."""
     before = held(spark)
     many = Many(spark, directory, flows)
     try:
